@@ -187,4 +187,3 @@ def lends(source: Any) -> bool:
     kind = type(source)
     plain = kind.__name__ in ("Redis", "Valkey") and kind.__module__ in ("redis.asyncio.client", "valkey.asyncio.client")
     return plain and source.connection is None
-

@@ -88,4 +88,4 @@ class AskOnce:
     def forget(self) -> None:
         """The request was decided, or its caller has left."""
         if self._ticket is not None:
-            self._session.once.pop(self._ticket, None)
+            self._session.forget_once(self._ticket)

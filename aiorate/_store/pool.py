@@ -221,7 +221,7 @@ class Pool(Scheduler):
         i = 0
         for place, need in enumerate(needs):
             have = [0] * len(need)
-            while any([own < of for own, of in zip(have, need, strict=True)]):
+            while any(own < of for own, of in zip(have, need, strict=True)):
                 if i == len(slots):
                     return list(needs[place:])
                 have = [own + of for own, of in zip(have, slots[i], strict=True)]
@@ -328,9 +328,9 @@ class Pool(Scheduler):
         if not any(need):
             return now
         skip = self._lapsed(permits, now)
-        at, run = self._due(need, skip, now)
-        if run is not None:
-            if run.places and (place := run.places[run.i > 0]) >= 0:
+        at, last = self._due(need, skip, now)
+        if last is not None:
+            if last.places and (place := last.places[last.i > 0]) >= 0:
                 self.waits_for = place
             if at <= now:
                 self._spend(permits, need, skip, now, at)
@@ -345,8 +345,8 @@ class Pool(Scheduler):
         if self.error is not None:
             raise type(self.error)(*self.error.args) from self.error.__cause__  # one for all would collect the frames of them all
         if self.outage == "local":  # which has answered already
-            at, run = self._due(need, skip, now)
-            if run is not None:
+            at, last = self._due(need, skip, now)
+            if last is not None:
                 if at <= now:
                     self._spend(permits, need, skip, now, at)
                 return at
@@ -395,7 +395,7 @@ class Pool(Scheduler):
             at = max(at, run.at(run.i + skip + count - 1))
             have = [own + count * of for own, of in zip(have, run.amounts, strict=True)]
             skip = 0
-            if all([own >= of for own, of in zip(have, need, strict=True)]):
+            if all(own >= of for own, of in zip(have, need, strict=True)):
                 return at, run
         return at, None
 
@@ -404,7 +404,7 @@ class Pool(Scheduler):
         self._lose(skip)
         have = [0] * len(need)
         earliest, late = at, 0
-        while any([own < of for own, of in zip(have, need, strict=True)]):
+        while any(own < of for own, of in zip(have, need, strict=True)):
             run = self.runs[0]
             count = min(_slots(run.amounts, have, need), run.left)
             have = [own + count * of for own, of in zip(have, run.amounts, strict=True)]
@@ -414,7 +414,7 @@ class Pool(Scheduler):
         self.spent += permits
         self.refused = 0
         self.back([own - of for own, of in zip(have, need, strict=True)], earliest)
-        if self.count <= self._asks_below or not self.unit:
+        if self.count <= self._asks_below:
             self.want(now)
 
     def _lose(self, skip: int) -> None:
@@ -514,9 +514,7 @@ class Pool(Scheduler):
             run.first -= ns
             run.due -= ns
             run.starts = [start - ns for start in run.starts]
-        self.levels = [
-            level and Level(level.full - ns, level.used, tuple([begin - ns for begin in level.begins])) for level in self.levels
-        ]
+        self.levels = [level and Level(level.full - ns, level.used, tuple([begin - ns for begin in level.begins])) for level in self.levels]
         self.asked_at = None if self.asked_at is None else self.asked_at - ns
         self.look_at = None if self.look_at is None else self.look_at - ns
 

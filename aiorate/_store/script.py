@@ -239,8 +239,8 @@ for j = 1, dims do
       used[j], began[j], ends[j], seats[j], patience[j], due[j], hold[j], share[j])
   end
 end
-local value = string.format('aiorate/2 %s %.0f %.0f %.17g %.0f %.17g %.17g %.17g %.0f', ARGV[3], life, now, hush, claim, lasts, latest, near,
-  kept and kept[8] + 1 or 1)
+local numbers = string.format(' %.0f %.0f %.17g %.0f %.17g %.17g %.17g %.0f', life, now, hush, claim, lasts, latest, near, kept and kept[8] + 1 or 1)
+local value = 'aiorate/2 ' .. ARGV[3] .. numbers
 value = value .. table.concat(tailing)
 -- Gone a second after a new value would say the same.
 redis.call('SET', KEYS[1], value, 'PX', min(math.ceil(keep / 1000) + 1000, 1e14))
@@ -320,9 +320,9 @@ def read_answer(reply: object, rates: int, windows: int, asked: Sequence[int], w
             if sound and form == FORM and len(numbers) == HEAD + OF_RATE * rates + OF_WINDOW * windows and 0 <= place <= rates + windows:
                 counts = [run[0] for run in runs]
                 fits = len(counts) == len(asked) if whole else len(counts) <= len(asked)
-                if fits and all(n in (0, most) if whole else 0 < n <= most for n, most in zip(counts, asked, strict=False)):
-                    if runs or wait > 0 or not asked:
-                        return Answer(value, numbers, wait, int(place), seat, runs)
+                right = fits and all(n in (0, most) if whole else 0 < n <= most for n, most in zip(counts, asked, strict=False))
+                if right and (runs or wait > 0 or not asked):
+                    return Answer(value, numbers, wait, int(place), seat, runs)
     except (ValueError, IndexError):
         pass
     raise BadAnswer(f"the store gave an answer that the script never gives: {str(reply)[:80]!r}")

@@ -2,81 +2,43 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
-from itertools import groupby, islice
-from logging import getLogger
 from math import ceil
-from random import getrandbits
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate._rate import NS_PER_SECOND
 from aiorate._store.client import sessions
+from aiorate._store.demand import Demand
+from aiorate._store.exchange import Exchange
 from aiorate._store.once import OneAnswer, refuse
 from aiorate._store.outage import Outage
 from aiorate._store.place import LoopPlace
 from aiorate._store.pool import MOST_NS, Level, Pool, Run
-from aiorate._store.script import HEAD, MOST, MOST_RUNS, OF_RATE, OF_WINDOW, Question, pack, read_answer
+from aiorate._store.script import HEAD, OF_RATE, read_answer
 from aiorate._tree.changes import on_pause_end
-from aiorate._tree.line import StandIn
 from aiorate._tree.watcher import Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from fractions import Fraction
-
     from aiorate._loops.clock import Handle
     from aiorate._store.asking import Asked
     from aiorate._store.client import StoreClient
+    from aiorate._store.demand import Runs, Terms
     from aiorate._store.place import Place, Returned
     from aiorate._store.pool import Part
     from aiorate._store.script import Answer
     from aiorate._tree.line import Ticket
     from aiorate._tree.node import Node
 
-__all__ = ["StoreSession", "Terms"]
-
-_logger = getLogger("aiorate")
+__all__ = ["StoreSession"]
 
 _US, _MS = 1_000, 1_000_000  # ns
-_BELOW: Ticket = StandIn(False)  # of the first of a limit below
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
 _CONNECTING_NS = NS_PER_SECOND // 20  # how long aclose() trusts that a store answers which has not answered before
-_LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
-_PORTION = 500  # slots asked for at once, if a horizon has fewer: the loop wakes as many waiters before slots lapse
-_MANY = 5  # requests in line for which a budget books far ahead; fewer cost a call each
-_CHUNK = 16  # average requests of a budget, whose time is the horizon if the one given is longer
-_SHORTEST_US = 20_000  # of such a horizon
-_REACH_US = 50_000  # of a budget's short line: a booking is firm, and what comes back until then is of no use to it
 _SOONEST_NS, _LATEST_NS = 20 * _MS, 250 * _MS  # after which to ask again for a reservation that was not booked
 _RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a window that is used up: permits may come back
 _RETURNS = 12  # the store hears of this many at once, whatever is in hand
 _FLUSH_SECONDS = 0.05  # after which the store hears what came back, if no question is to be expected
 _PAUSE_SECONDS = 1.0  # how often a process in which a request waits asks whether a pause goes on
-_LATEST_UNIX_NS = 10**19  # the year 2286
-
-Runs = list[tuple[int, tuple[int, ...]]]
-
-
-class Terms(NamedTuple):
-    """How a limit uses its store. Durations are in ns."""
-
-    kind: str
-    """The kind of limit, as the value of the key has it."""
-    horizon: int
-    """How far ahead all processes together aim to book."""
-    lease: int
-    """How far ahead slots are taken that nobody asked for yet; 0: not at all."""
-    slack: int
-    """How late a slot may be used."""
-    policy: str
-    """What happens in an outage, ..."""
-    grace: int
-    """... once it has taken so long."""
-    share: Fraction
-    """This process's part of the limits then."""
-    call: str
-    """What errors name."""
 
 
 class Sent(NamedTuple):
@@ -104,17 +66,13 @@ class StoreSession(Watcher):
 
     __slots__ = (
         "__weakref__",
-        "_ahead_us",
-        "_came",
-        "_clock",
-        "_differs",
         "_closed",
-        "_edges",
+        "_demand",
+        "_exchange",
         "_flush",
         "_followed",
         "_lapsed",
         "_node",
-        "_number",
         "_outage",
         "_pause_at",
         "_pause_timer",
@@ -124,20 +82,13 @@ class StoreSession(Watcher):
         "_resumes",
         "_returned",
         "_returns",
-        "_seat",
         "_sent",
         "_silent",
         "_tail",
         "_terms",
-        "_then",
-        "_told",
-        "_told_at",
-        "_took",
-        "_use",
         "_wanted_at",
         "client",
         "key",
-        "once",
     )
 
     def __init__(self, source: object, key: str, node: Node, pool: Pool, terms: Terms, place: Place | None = None) -> None:
@@ -145,28 +96,18 @@ class StoreSession(Watcher):
         """Of the store."""
         self.client: StoreClient | None = None
         """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
-        self.once: dict[Ticket, OneAnswer] = {}
-        """Requests in line that wait for one answer of the store only."""
         self._place: Place = place or LoopPlace(source)
         self._node, self._pool, self._terms = node, pool, terms
+        self._demand: Demand = Demand(node, pool, terms)
+        self._exchange: Exchange = Exchange(pool, terms, self._demand)
         self._outage: Outage = Outage(node, pool, terms.policy, terms.grace, terms.share, terms.call)
         self._closed: bool = False  # nothing is asked, except to return slots
         self._returned: Returned | None = None  # while aclose() waits until the store has heard of slots that come back
         self._sent: Sent | None = None  # None: no question is under way
-        self._told, self._told_at = "", 0  # what the store said last, and the reading then
-        self._took: int = 0  # how long an answer takes, smoothed; 0: none was measured
-        self._number: tuple[int, int] = (0, 0)  # of this client, and its process
-        self._seat: float = 0
-        self._clock: int | None = None  # what the store's clock is ahead of readings; None: it has not said
-        self._edges: tuple[object, list[int]] = (None, [])  # of windows; Unix times in ns, of that rate
-        self._differs: bool = False  # whether the log was told that calendars differ
-        self._came: int = 0  # how many slots came last
         self._tail: Run | None = None  # the last slots of all, as far as is known
-        self._use: list[tuple[int, int]] = [(0, -MOST_NS), (0, -MOST_NS)]  # permits spent and the reading, when the latest leases began
-        self._then: tuple[int, int] = (0, 0)  # permits waited for and permits spent, when slots were asked for last
-        self._ahead_us: float = 0.0  # the horizon of a budget's latest question
         self._returns: int = 0  # since a question told of them
-        self._resumes, self._pause_at = False, None  # what the store is to hear: a pause is over, and one ends at that reading
+        self._resumes: bool = False  # what the store is to hear: a pause is over, ...
+        self._pause_at: int | None = None  # ... and one ends at that reading
         self._followed: bool = False  # whether the store pauses all processes
         self._rechecks: bool = False  # whether the next question asks for nothing else than whether a pause goes on
         self._lapsed: int = 0  # ns of schedule that were reported as skipped
@@ -192,8 +133,8 @@ class StoreSession(Watcher):
             self._ask_local(now)
             self._wake()
             return False
-        first = next(self._line(), None)
-        if self._pool.count and self._enough(1 if first is None else first[1], now):
+        first = next(self._demand.line(), None)
+        if self._pool.count and self._demand.enough(1 if first is None else first[1], now):
             return False
         self._wake()
         return True
@@ -241,7 +182,7 @@ class StoreSession(Watcher):
 
     def _recheck_pause(self) -> None:
         self._pause_timer = None
-        if self._waits and self._node.timeline.paused:
+        if self._demand.waits and self._node.timeline.paused:
             self._rechecks = True
             self._tell()
 
@@ -269,7 +210,7 @@ class StoreSession(Watcher):
         """This is a child process now: the slots in hand and the connection are the parent's."""
         self._pool.clear()
         self._tail = None
-        self.once.clear()
+        self._demand.once.clear()
         self._forget_question()
         self._pool.corrections, self._pool.oldest = [0] * len(self._pool.parts), None
 
@@ -304,9 +245,13 @@ class StoreSession(Watcher):
 
     def ask_once(self, ticket: Ticket, answer: OneAnswer) -> None:
         """That request, which is in line, waits for one answer of the store; for none if it does not answer at present."""
-        self.once[ticket] = answer
+        self._demand.once[ticket] = answer
         if not self._coming or self._outage.began is not None:
             self._refuse()
+
+    def forget_once(self, ticket: Ticket) -> None:
+        """That request was decided, or its caller has left."""
+        self._demand.once.pop(ticket, None)
 
     def recheck(self) -> None:
         """Ask for the next request, whatever the store said last."""
@@ -318,12 +263,12 @@ class StoreSession(Watcher):
         return self._pool.asked_at is not None and not self._closed and self._node.timeline.held_at is None
 
     def _refuse(self, coming: bool = False) -> None:
-        if self.once:
-            refuse(self._node, self._pool, self.once, self._terms.slack, coming)
+        if self._demand.once:
+            refuse(self._node, self._pool, self._demand.once, self._terms.slack, coming)
 
     def _asks_on(self) -> bool:
         """Have the store asked for the line, unless the first in it has its slots and will be granted in the loop's next iteration."""
-        node, pool, first = self._node, self._pool, next(self._line(), None)
+        node, pool, first = self._node, self._pool, next(self._demand.line(), None)
         if first is None or node.timeline.held_at is not None:
             return False
         now = node.timeline.now()
@@ -332,127 +277,6 @@ class StoreSession(Watcher):
         self.recheck()
         pool.want(now)
         return self._coming
-
-    # What is lacking.
-
-    def _line(self) -> Iterator[tuple[Ticket, int]]:
-        """The requests for the node that were not cancelled: the first one first, the others in about the order of service."""
-        queue = self._node.queue
-        first = queue.first()
-        if first is None:
-            return
-        if not isinstance(first, tuple):
-            yield _BELOW, first.stood
-        for _, limit in queue.below():
-            if limit is not first:
-                yield _BELOW, limit.stood
-        for ticket, permits, _ in queue.line:
-            if not ticket.cancelled():
-                yield ticket, permits
-
-    @property
-    def _waits(self) -> bool:
-        return self._node.queue.first() is not None
-
-    def _enough(self, first: int, now: int) -> bool:
-        """Whether more than half of the slots that came last are left, and some last until others could be here.
-
-        Slots that the first in line gathers, for ``first`` permits, do not count as left.
-        """
-        pool = self._pool
-        if not pool.unit:
-            return False
-        ready = pool.usable(first, now)
-        left = ready if ready >= first else pool.count - sum([run.by(now) for run in pool.runs])
-        return 2 * left > self._came and pool.last_due() > now + self._took
-
-    def _lack(self, reading: int, now: int) -> tuple[Runs, bool]:
-        """The runs to ask for, and whether each request is granted whole or not at all."""
-        return self._lacking_slots(reading, now) if self._pool.unit else self._lacking_requests(now)
-
-    def _lacking_slots(self, reading: int, now: int) -> tuple[Runs, bool]:
-        pool, line = self._pool, list(self._line())
-        first = line[0][1] if line else 0
-        waiting = sum([permits for _, permits in line])
-        if pool.count and self._enough(first or 1, now):
-            return [], False
-        ready, of = pool.usable(first or 1, now), (1,) * len(pool.parts)
-        expected = self._expected(first, waiting, reading) if self._terms.lease else 0
-        most = max(_PORTION, first, *[part.rate.permits_in(self._horizon) for part in pool.parts])
-        if not expected and line and all(ticket in self.once for ticket, _ in line):
-            runs: Runs = []
-            for ticket, permits in line:
-                if permits > ready and (len(runs) == MOST_RUNS or (runs and sum([n for n, _ in runs]) + permits > most)):
-                    break
-                self.once[ticket].asked = True
-                if permits <= ready:
-                    ready -= permits
-                else:
-                    runs.append((permits - ready, of))
-                    ready = 0
-            return runs, True
-        for ticket, _ in line if self.once else ():
-            if ticket in self.once:
-                self.once[ticket].asked = True
-        waited, spent = self._then
-        if ready and waiting >= waited and pool.spent > spent:
-            # Grants since the last question did not make the line shorter. So they will not until the answer is here.
-            coming = sum([run.by(now + self._took) for run in pool.runs])
-            expected = max(expected, min(max(ready - pool.count + coming, 0), waiting))
-        missing = waiting + expected - ready
-        if missing <= 0:
-            return [], False
-        self._then = waiting, pool.spent
-        return [(min(missing, most), of)], False
-
-    def _expected(self, first: int, waiting: int, reading: int) -> int:
-        """How many permits the next lease will take, if use goes on as it did in the last one or two.
-
-        The measurement begins after the permits of the first question, and again after two leases without a question: a process that
-        makes one request in a while takes nothing ahead.
-        """
-        lease, pool = self._terms.lease, self._pool
-        old, new = self._use
-        age = reading - new[1]
-        if age >= 2 * lease:
-            old = new = pool.spent + first, reading
-        elif age >= lease:
-            old, new = new, (pool.spent, reading)
-        self._use = [old, new]
-        expected = min(max(pool.spent - old[0], 0) * lease // max(reading - old[1], lease), pool.rate.permits_in(lease))
-        return expected if waiting else max(expected, pool.refused)  # a request was refused and does not wait
-
-    def _lacking_requests(self, now: int) -> tuple[Runs, bool]:
-        pool, once = self._pool, self.once
-        line = list(islice(((ticket, permits) for ticket, permits in self._line() if any(pool.need(permits))), 2 * MOST_RUNS))
-        needs = [pool.need(permits) for _, permits in line]
-        lacking = pool.uncovered(needs, now)
-        if not lacking:
-            return [], False
-        enough = 2 * pool.usable(1, now) > self._came and pool.last_due() > now + self._took
-        if len(lacking) < len(line) and enough and pool.calendar is None:
-            return [], False
-        for ticket, _ in line[: len(line) - len(lacking) + MOST_RUNS]:
-            if ticket in once:
-                once[ticket].asked = True
-        if once and all(ticket in once for ticket, _ in line):
-            return [(1, need) for need in lacking[:MOST_RUNS]], True
-        return [(len([*same]), need) for need, same in groupby(lacking)][:MOST_RUNS], False
-
-    @property
-    def _horizon(self) -> int:
-        return max(self._terms.horizon, self._terms.lease)
-
-    def _far(self, runs: Runs) -> float:
-        """How far ahead all processes together aim to book, in us: for a budget, the time of a few requests at most."""
-        pool = self._pool
-        horizon = self._horizon / _US
-        if pool.unit or pool.calendar is not None:
-            return horizon
-        costs = [n * max([min(part.time_of(of), MOST_NS) for of, part in zip(need, pool.parts, strict=True)]) / _US for n, need in runs]
-        if costs:
-            self._ahead_us = _CHUNK * sum(costs) / sum([n for n, _ in runs])
-        return min(horizon, max(self._ahead_us, _SHORTEST_US))
 
     # What the client asks.
 
@@ -478,7 +302,7 @@ class StoreSession(Watcher):
         runs: Runs = []
         whole = gone = False
         if not self._closed and node.timeline.held_at is None:
-            runs, whole = self._lack(reading, now)
+            runs, whole = self._demand.lack(reading, now)
         elif self._closed:
             gone = self._give_up(now)
         if self._pause_at is not None and self._pause_at <= reading:
@@ -493,56 +317,14 @@ class StoreSession(Watcher):
             *(self._resumes, None if self._resumes else self._pause_at, self._closed),
         )
         oldest = 0.0 if pool.oldest is None else max(now - pool.oldest, 0) / _US
-        question = self._question(runs, whole, reading)._replace(pause=pause, oldest=oldest, gone=int(gone), seat=self._seat)
-        words = [pack(question, self._rows(reading), runs), self._told, self._terms.kind]
+        exchange = self._exchange
+        question = exchange.question(runs, whole, reading)._replace(pause=pause, oldest=oldest, gone=int(gone))
+        words = exchange.words(question, runs, reading)
         pool.corrections, pool.oldest, self._returns, pool.refused = [0] * len(pool.parts), None, 0, 0
         if self._resumes and self._pause_at is not None:
             self._tell()  # in the next question
         self._resumes, self._pause_at = False, self._pause_at if self._resumes else None
         return self.key, words
-
-    def _question(self, runs: Runs, whole: bool, reading: int) -> Question:
-        pool = self._pool
-        far = self._far(runs)
-        reach = MOST
-        if not pool.unit and pool.calendar is None:
-            trip = max(far, self._took / _US)
-            reach = trip if len(self._node.queue.line) >= _MANY else min(_REACH_US, trip)
-        if self._number[1] != os.getpid():
-            self._number = getrandbits(48) + 1, os.getpid()
-        return Question(
-            horizon=far,
-            reach=reach,
-            within=self._terms.slack / _US if whole else -1,
-            age=(reading - self._told_at) / _US,
-            client=self._number[0],
-            took=self._took / _US if self._took else -1,
-            margin=self._terms.slack / _US,
-        )
-
-    def _rows(self, reading: int) -> list[list[float]]:
-        rows: list[list[float]] = []
-        for part, more in zip(self._pool.parts, self._pool.corrections, strict=True):
-            least = max(min(more, MOST), -MOST)
-            if part.calendar is None:
-                rows.append([part.rate.period_ns / (part.rate.permits * _US), part.burst, least, 0, 0, 0, 0])
-            else:
-                rows.append([0, part.burst, least, *[edge / _US for edge in self._windows(part, reading)]])
-        return rows
-
-    def _windows(self, part: Part, reading: int) -> list[int]:
-        """The edges of the present window and of the next two; Unix times in ns."""
-        calendar, period = part.calendar, part.rate.period_ns
-        assert calendar is not None
-        # Until the store has said what time it is, the machine's clock is as good a guess as any.
-        present = min(max(calendar.origin + reading if self._clock is None else self._clock + reading, 3 * period), _LATEST_UNIX_NS)
-        rate, edges = self._edges
-        if rate != part.rate or not edges[0] <= present < edges[1]:
-            edges = calendar.edges(present - 2 * period, 8)
-            place = max([i for i, edge in enumerate(edges) if edge <= present], default=0)
-            edges = edges[place : place + 4]
-            self._edges = part.rate, edges
-        return edges
 
     def _give_up(self, now: int) -> bool:
         """The limit is closed: have all in hand come back. Returns whether it only counts if nobody has asked since."""
@@ -568,7 +350,7 @@ class StoreSession(Watcher):
         if self._returned is not None:
             self._settle()
             return
-        first = next(self._line(), None)
+        first = next(self._demand.line(), None)
         if first is not None and pool.lacks(first[1], now):
             self._node.changed()  # nothing is on its way that would wake it
         self._refuse()
@@ -584,10 +366,7 @@ class StoreSession(Watcher):
         answer = read_answer(reply, len(sent.parts) - windows, windows, [n for n, _ in sent.runs], sent.whole)
         received = timeline.read()
         now = received - timeline.offset
-        took = max(min(received - sent.at, _LONGEST_ANSWER_NS), 1)
-        self._took = (3 * self._took + took) // 4 if self._took else took
-        pool.answer_ns = self._took
-        self._clock = int(answer.numbers[1 if answer.value else 0]) * _US - (sent.at + received) // 2
+        self._exchange.heard(answer, sent.at, received)
         if self._outage.began is not None:
             owed = self._outage.ended()
             if any(owed):
@@ -595,12 +374,10 @@ class StoreSession(Watcher):
         self._rechecks = False
         if not answer.value:  # it did nothing: it is another time than was thought
             self._untold(nothing=True)
-            self._edges = None, []
             self._wake()
             return
         self._sent = None
-        self._told, self._told_at, self._seat = answer.value, received, answer.seat
-        self._follow_levels(answer, sent, now)
+        self._exchange.follow(answer, sent.parts, now)
         if self._returned is not None and sent.closed:
             pool.clear()
             self._settle()
@@ -615,7 +392,7 @@ class StoreSession(Watcher):
 
     def _serve(self) -> None:
         """Grant what has come."""
-        node, pool, waited = self._node, self._pool, self._waits
+        node, pool, waited = self._node, self._pool, self._demand.waits
         node.changed()
         if pool.lapsed > self._lapsed:
             if waited:
@@ -623,38 +400,9 @@ class StoreSession(Watcher):
             self._lapsed = pool.lapsed
         if not pool.unit and pool.count:
             self._flush_later()
-        if self.once:
-            unasked = any([not each.asked for each in self.once.values()])
+        if self._demand.once:
+            unasked = any(not each.asked for each in self._demand.once.values())
             self._refuse(coming=unasked and self._asks_on())
-
-    def _follow_levels(self, answer: Answer, sent: Sent, now: int) -> None:
-        place, written, levels = HEAD, answer.numbers[1], []
-        for part in sent.parts:
-            if part.calendar is None:
-                levels.append(Level(now + ceil(answer.numbers[place] * _US)))
-                place += OF_RATE
-            else:
-                used, _, ends = answer.numbers[place : place + 3]
-                after = [edge for edge in self._edges[1] if edge > ends * _US]
-                begins = [now + ceil((ends - written) * _US), *[now + edge - int(written) * _US for edge in after]]
-                levels.append(Level(now, int(used), tuple(begins)))
-                self._compare(part, ends)
-                place += OF_WINDOW
-        if not (len(levels) == 1 and sent.parts != self._pool.parts and sent.parts[0].calendar is not None):
-            self._pool.levels = list(levels)
-
-    def _compare(self, part: Part, ends: float) -> None:
-        """Tell the log if the window ends at an instant at which none does here."""
-        edges = self._edges[1]
-        if not self._differs and edges[0] <= ends * _US <= edges[-1] and ends * _US not in edges:
-            self._differs = True
-            assert part.calendar is not None
-            _logger.warning(
-                "a RedisLimiter of %s shares windows that end otherwise, at %d s of Unix time: another process of this name has another"
-                " period, time zone or tzdata. The windows of whichever process asks first hold. Give all the same.",
-                part.calendar.described,
-                ends // 1_000_000,
-            )
 
     def _book(self, answer: Answer, sent: Sent, now: int) -> None:
         """Put what the answer assigned into the pool."""
@@ -669,12 +417,12 @@ class StoreSession(Watcher):
                 closes = sent.at - offset + int((opens - answer.numbers[1]) * _US) - self._terms.slack
                 runs.append(Run(need, n, sent.at - offset, (), (), closes - 1 - sent.at + offset))
                 continue
-            runs.append(self._run(n, place, starts, need, sent.parts, now))
+            runs.append(self._exchange.run(n, place, starts, need, sent.parts, now))
         pool.asked_at = pool.look_at = None
         if answer.runs:
-            self._came = sum([run.n for run in runs])
-            if self._terms.lease and pool.unit:
-                pool.ask_below(self._came // 2)
+            self._demand.came = sum([run.n for run in runs])
+            if self._terms.lease or not pool.unit:
+                pool.ask_below(self._demand.came // 2)
         self._tail = runs[-1] if runs else None
         pool.add(runs)
         if answer.wait and not sent.whole and not answer.numbers[2]:
@@ -686,20 +434,6 @@ class StoreSession(Watcher):
                 wait = min(max(wait // 4, _SOONEST_NS), _LATEST_NS)
             pool.look_at = now + wait
             pool.waits_for = answer.place - 1 if answer.place else pool.waits_for
-
-    def _run(self, n: int, place: int, starts: list[float], need: tuple[int, ...], parts: Sequence[Part], now: int) -> Run:
-        """Slots that begin so many us after ``now``: the first of them, and by each rate."""
-        pool = self._pool
-        first, *times = [now + ceil(us * _US) for us in starts]
-        paced = [(at, of, j) for j, (at, of) in enumerate(zip(times, need, strict=True)) if of]
-        steps = [(parts[j].rate.permits, parts[j].rate.period_ns * of) for _, of, j in paced]
-        slowest = max(paced, key=lambda each: parts[each[2]].time_of(each[1]))[2]
-        if pool.unit:  # single permits are as late as those of the rates that rule at the ends
-            ends = [at + parts[j].time_of(n - 1) for at, _, j in paced]
-            late = min(pool.late_of(need, times.index(max(times))), pool.late_of(need, ends.index(max(ends))))
-        else:
-            late = pool.late_of(need)
-        return Run((1,) if pool.unit else need, n, first, [at for at, _, _ in paced], steps, late, place - 1, slowest)
 
     def _follow_pause(self, us: float) -> None:
         """The store pauses all processes for so many us; 0: it does not."""
@@ -719,15 +453,15 @@ class StoreSession(Watcher):
         local, pool, reading = self._outage.local, self._pool, self._node.timeline.read()
         if local is None or self._node.timeline.held_at is not None:
             return
-        runs, whole = self._lack(reading, now)
+        runs, whole = self._demand.lack(reading, now)
         if not runs:
             return
-        question = self._question(runs, whole, reading)._replace(took=-1)
+        question = self._exchange.question(runs, whole, reading)._replace(took=-1)
         answer = read_answer(local.ask(question, runs, reading), len(local.parts), 0, [n for n, _ in runs], whole)
         for (n, place, starts), (_, need) in zip(answer.runs, runs, strict=False):
             if n:
                 local.spent = [own + n * of for own, of in zip(local.spent, need, strict=True)]
-                pool.add([self._run(n, place, starts, need, local.parts, now)])
+                pool.add([self._exchange.run(n, place, starts, need, local.parts, now)])
         pool.levels = [Level(now + ceil(ahead * _US)) for ahead in answer.numbers[HEAD::OF_RATE]]
         if answer.wait and not whole:
             pool.look_at = now + min(max(ceil(answer.wait * _US) // 4, _SOONEST_NS), _LATEST_NS)
@@ -804,7 +538,7 @@ class StoreSession(Watcher):
     def _on_flush(self) -> None:
         self._flush = None
         pool = self._pool
-        if self._waits:
+        if self._demand.waits:
             pool.drop(self._node.timeline.now())
         elif not pool.unit:
             for run in pool.clear():  # those for whom they were have left

@@ -55,7 +55,11 @@ def history(line: Line, seed: int, questions: int) -> None:
     random = Random(seed)
     pick = random.choice
     kind = pick(["limiter", "budget:a,b", "window"])
-    dims = [(0.0, pick([3, 10, 100]))] if kind == "window" else [(1e6 / pick([7, 10, 1000, 3]), pick([1, 1, 3, 50])) for _ in range(pick([1, 2, 3]))]
+    dims = (
+        [(0.0, pick([3, 10, 100]))]
+        if kind == "window"
+        else [(1e6 / pick([7, 10, 1000, 3]), pick([1, 1, 3, 50])) for _ in range(pick([1, 2, 3]))]
+    )
     line.send("FLUSHALL")
     twin, now = Twin(), float(EPOCH + random.randrange(10**9))
     clients = [Client(random.getrandbits(48) + 1) for _ in range(3)]
@@ -189,6 +193,16 @@ def test_nothing_but_an_answer_is_read_as_one() -> None:
     client.ask(0, 1)
     good = f"{client.twin.text}; 0.000 0 0 1 0 0.000 0.000"
     assert [(1, 0, [0.0, 0.0])] == read_answer(good.encode(), 1, 0, [1], False).runs
-    for bad in ("", "OK", None, 7, good[:-6], good + " 1", good.replace("/2", "/3"), good.replace(" 1 0 0.000", " 2 0 0.000"), "5; clock x"):
+    for bad in (
+        "",
+        "OK",
+        None,
+        7,
+        good[:-6],
+        good + " 1",
+        good.replace("/2", "/3"),
+        good.replace(" 1 0 0.000", " 2 0 0.000"),
+        "5; clock x",
+    ):
         with pytest.raises(BadAnswer):
             read_answer(bad, 1, 0, [1], False)
