@@ -102,6 +102,11 @@ if told then hush, latest = max(hush, told[3] - age), max(latest, told[6] - age)
 if pause >= 0 then hush = pause > 0 and max(hush, pause) or 0 end
 hush = min(max(hush, 0), 1e16)
 if lasts <= 0 then claim, lasts = 0, 0 end
+-- Where something comes back, what a dimension lost because another one delayed the bookings may be made up for within so long.
+local lag = 0
+for j = 1, dims do
+  if more[j] < 0 and reach < 1e16 then lag = min(horizon, 25000) end
+end
 -- A process far from the store has to book further ahead, but not so far that those near it have nothing left.
 local trip = max(took, 0)
 if near >= 0 then horizon = math.sqrt(max(horizon, near) * max(horizon, trip)) else horizon = max(horizon, trip) end
@@ -162,7 +167,7 @@ while w[i] do
   for j = 1, dims do
     local a = w[i + j]
     if step[j] then
-      start[j] = max(ahead[j], first) - slack[j]
+      start[j] = max(ahead[j], first - lag) - slack[j]
       if a > 0 and within >= 0 then
         local last = start[j] + (want - 1) * step[j]
         if last > within then n, wait = 0, max(wait, last) end
@@ -213,7 +218,7 @@ while w[i] do
       else
         words = words .. string.format(' %.3f', step[j] > 0 and start[j] or first)
         if step[j] > 0 then
-          ahead[j] = min(max(start[j] + n * step[j], last - slack[j] + step[j]) + slack[j], 1e16)
+          ahead[j] = min(max(start[j] + n * step[j], last - lag - slack[j] + step[j]) + slack[j], 1e16)
           if had[j] then had[j] = had[j] + n * step[j] end
         end
       end
@@ -239,7 +244,8 @@ for j = 1, dims do
       used[j], began[j], ends[j], seats[j], patience[j], due[j], hold[j], share[j])
   end
 end
-local numbers = string.format(' %.0f %.0f %.17g %.0f %.17g %.17g %.17g %.0f', life, now, hush, claim, lasts, latest, near, kept and kept[8] + 1 or 1)
+local count = kept and kept[8] + 1 or 1
+local numbers = string.format(' %.0f %.0f %.17g %.0f %.17g %.17g %.17g %.0f', life, now, hush, claim, lasts, latest, near, count)
 local value = 'aiorate/2 ' .. ARGV[3] .. numbers
 value = value .. table.concat(tailing)
 -- Gone a second after a new value would say the same.

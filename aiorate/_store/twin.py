@@ -92,8 +92,9 @@ class _Answering:
         self.hush = min(max(self.hush, 0), MOST)
         if self.lasts <= 0:
             self.claim = self.lasts = 0
-        trip = max(self.took, 0)
-        self.trip = trip
+        backs = self.reach < MOST and any(more < 0 for _, _, more, *_ in self.limits)
+        self.lag = min(self.horizon, 25_000) if backs else 0
+        self.trip = trip = max(self.took, 0)
         far = max(self.horizon, trip)
         self.horizon = sqrt(max(self.horizon, self.near) * far) if self.near >= 0 else far
 
@@ -167,7 +168,7 @@ class _Answering:
             n, self.wait = 0, max(self.wait, first)
         for j, a in enumerate(amounts):
             if self.limits[j][0] > 0:
-                starts[j] = max(self.state[j][0], first) - slacks[j]
+                starts[j] = max(self.state[j][0], first - self.lag) - slacks[j]
                 if a > 0:
                     n = self._of_rate(j, want, n, first, steps[j], starts[j], bool(out))
             elif a > 0:
@@ -182,7 +183,7 @@ class _Answering:
                     continue
                 words += f" {starts[j] if steps[j] > 0 else first:.3f}"
                 if steps[j] > 0:
-                    state[0] = min(max(starts[j] + n * steps[j], last - slacks[j] + steps[j]) + slacks[j], MOST)
+                    state[0] = min(max(starts[j] + n * steps[j], last - self.lag - slacks[j] + steps[j]) + slacks[j], MOST)
                     if j in self.had:
                         self.had[j] += n * steps[j]
             out.append(words)
