@@ -89,9 +89,7 @@ class FillerTicket:
         self.task: asyncio.Task[Any] | None = None
 
     def done(self) -> bool:
-        if self.outcome is None:
-            return self.task is not None and self.task.cancelling() > 0
-        return self.row is None
+        return self.cancelled() if self.outcome is None else self.row is None
 
     def cancelled(self) -> bool:
         return self.outcome is None and self.task is not None and self.task.cancelling() > 0
