@@ -165,5 +165,5 @@ def _give_back(permits: int, taken: Taken) -> None:
     for node, _, instant in taken:
         if node.counters.since is None or instant > node.counters.since:
             node.counters.given_back += permits
-            node.scheduler.give_back(permits, node.timeline.now(), instant)
+            (node.told or node.scheduler).give_back(permits, node.timeline.now(), instant)
         node.changed()

@@ -125,8 +125,8 @@ class BookedDimensions(Dimensions):
 
     def available_of(self, place: int, now: int) -> int:
         """How much of that dimension lies ready, as the store said last."""
-        level, part = self.bookings.levels.level(place, now), self.parts[place]
-        return level if isinstance(part, StoreDimension) else min(level, part.available(now))
+        level, told = self.bookings.levels.level(place, now), self.told.get(place)
+        return level if told is None else min(level, told.available(now))
 
     def available(self, now: int) -> int:
         """The least of the dimensions'."""

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 from aiorate._schedulers.interface import Scheduler, check_ask, check_give_back, check_permits, check_window
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiorate._rate import Rate
+    from aiorate._schedulers.server_quotas import ServerQuotas
 
 __all__ = ["Compound"]
 
@@ -22,7 +25,12 @@ class Compound(Scheduler):
     __slots__ = ("parts",)
     parts: tuple[Scheduler, ...]
 
-    def shares(self, permits: int) -> list[tuple[Scheduler, int]]:
+    @property
+    def permitted(self) -> Sequence[Scheduler | ServerQuotas]:
+        """What is asked for permits: the parts, each with what servers said of it."""
+        return self.parts
+
+    def shares(self, permits: int) -> list[tuple[Scheduler | ServerQuotas, int]]:
         """The parts that such a request is taken from, each with its amount. Here: all of them, the same amount."""
         return [(part, permits) for part in self.parts]
 
@@ -86,7 +94,7 @@ class Compound(Scheduler):
         before = dict(self.shares(ahead))
         return max([part.peek(amount, now, before.get(part, 0)) for part, amount in self.shares(permits)], default=now)
 
-    def due(self, shares: list[tuple[Scheduler, int]], now: int) -> int:
+    def due(self, shares: list[tuple[Scheduler | ServerQuotas, int]], now: int) -> int:
         """The latest instant that a part names."""
         return max([part.peek(amount, now) for part, amount in shares], default=now)
 
@@ -104,7 +112,7 @@ class Compound(Scheduler):
 
     def shift(self, ns: int) -> None:
         """Have every part follow a pause of ``ns``."""
-        for part in self.parts:
+        for part in self.permitted:
             part.shift(ns)
 
     def restart(self, now: int) -> None:
@@ -119,7 +127,7 @@ class Compound(Scheduler):
 
     def available(self, now: int) -> int:
         """The least of the parts'."""
-        return min(part.available(now) for part in self.parts)
+        return min(part.available(now) for part in self.permitted)
 
     def quotas(self) -> list[tuple[int, Rate]]:
         """Those of all parts."""
@@ -127,11 +135,11 @@ class Compound(Scheduler):
 
     def standings(self, now: int) -> list[tuple[int, int]]:
         """Those of all parts."""
-        return [standing for part in self.parts for standing in part.standings(now)]
+        return [standing for part in self.permitted for standing in part.standings(now)]
 
     def rested(self, now: int) -> bool:
         """Whether all parts are."""
-        return all(part.rested(now) for part in self.parts)
+        return all(part.rested(now) for part in self.permitted)
 
     def lag(self, now: int) -> int:
         """The longest `lag` of a part."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import TYPE_CHECKING, NoReturn
 
-from aiorate._schedulers.capped import Capped
 from aiorate._schedulers.compound import Compound
 from aiorate._schedulers.interface import given_twice
+from aiorate._schedulers.server_quotas import ServerQuotas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from aiorate._schedulers.interface import Scheduler
 
 __all__ = ["Amounts", "Dimensions"]
+
+_NONE: dict[int, ServerQuotas] = {}  # shared by all budgets of which no server has said anything; never changed
 
 
 class Amounts(int):
@@ -60,7 +62,7 @@ class Amounts(int):
 class Dimensions(Compound):
     """Grants a request when every dimension grants its amount, and takes from all of them or none. Its permits are `Amounts`."""
 
-    __slots__ = ("waited_for",)
+    __slots__ = ("told", "waited_for")
     parts: tuple[Scheduler, ...]
     max_permits: int | None = None  # pyright: ignore[reportIncompatibleMethodOverride]
     """None: a request counts as 1. Its amounts are compared with those of the parts."""
@@ -69,6 +71,8 @@ class Dimensions(Compound):
         if given_twice(parts):
             raise ValueError("Budget(): a strategy given for two dimensions would be charged for both. Make two.")
         self.parts = tuple(parts)
+        self.told: dict[int, ServerQuotas] = _NONE
+        """What servers said of the dimension of that place, which is asked for its permits in place of it."""
         self.waited_for: int | None = None
         """The place of the dimension that last had a request wait. Those that are only shared come after the own ones."""
         self.receipts = True
@@ -85,12 +89,18 @@ class Dimensions(Compound):
 
     def available_of(self, place: int, now: int) -> int:
         """How much of that dimension is available."""
-        return self.parts[place].available(now)
+        return self.permitted[place].available(now)
 
-    def shares(self, permits: int) -> list[tuple[Scheduler, int]]:
+    @property
+    def permitted(self) -> Sequence[Scheduler | ServerQuotas]:
+        """The parts, each with what servers said of it."""
+        told = self.told
+        return [told.get(place, part) for place, part in enumerate(self.parts)] if told else self.parts
+
+    def shares(self, permits: int) -> list[tuple[Scheduler | ServerQuotas, int]]:
         """The dimensions of which it takes more than 0. A plain number is one request that takes 1 of each."""
         of = permits.of if isinstance(permits, Amounts) else (1,) * len(self.parts)
-        return [(part, amount) for part, amount in zip(self.parts, of, strict=False) if amount]  # the last may be of a shared limit
+        return [(part, amount) for part, amount in zip(self.permitted, of, strict=False) if amount]  # the last may be of a shared limit
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         at = super().take(permits, now, since)
@@ -98,7 +108,7 @@ class Dimensions(Compound):
             permits.waited_for = self.waited_for
         return at
 
-    def due(self, shares: list[tuple[Scheduler, int]], now: int) -> int:
+    def due(self, shares: list[tuple[Scheduler | ServerQuotas, int]], now: int) -> int:
         """The latest instant that a dimension names. If that is after ``now``, the dimension is noted in `waited_for`."""
         dues = [part.peek(amount, now) for part, amount in shares]
         at = max(dues, default=now)
@@ -117,15 +127,20 @@ class Dimensions(Compound):
         if more > 0:
             self.parts[place].charge(more, now)
         elif more < 0:
-            self.parts[place].give_back(-more, now, taken)
+            self.permitted[place].give_back(-more, now, taken)
 
     def cap(self, place: int, name: str, left: int, size: int, ns: int, now: int, at: int, error: int = 0) -> None:
-        """Heed what a server said is left of that dimension; see `Capped.heed`."""
-        part = self.parts[place]
-        if not isinstance(part, Capped) or part.ended(now):
-            part = Capped(part.inner if isinstance(part, Capped) else part)
-        if part.heed(name, left, size, ns, now, at, error):
-            self.parts = (*self.parts[:place], part, *self.parts[place + 1 :])
+        """Heed what a server said is left of that dimension; see `ServerQuotas.heed`."""
+        told = self.told.get(place)
+        if told is None or told.ended(now):
+            told = ServerQuotas(self.parts[place])
+        if told.heed(name, left, size, ns, now, at, error):
+            self.told = {**self.told, place: told}
+
+    def reset(self, now: int) -> None:
+        """Reset all parts, and forget what servers said, which a new budget would not know."""
+        super().reset(now)
+        self.told = _NONE
 
     def set_rate(self, rate: Rate, now: int) -> NoReturn:
         """Refused: each dimension has a rate."""
@@ -134,5 +149,5 @@ class Dimensions(Compound):
     def bound_when_late(self, window: int, largest: int, late: int) -> None:
         """None: the bounds are those of the dimensions."""
 
-    def _place_of(self, dimension: Scheduler) -> int:
-        return [part is dimension for part in self.parts].index(True)
+    def _place_of(self, dimension: Scheduler | ServerQuotas) -> int:
+        return [part is dimension for part in self.permitted].index(True)

@@ -92,14 +92,21 @@ class TokenPool(Metered):
         slack = full - cost or unit - 1
         self.line.numbers = (unit, cost, slack, full - cost) if full == self._over and cost <= full else NO_LINE
 
-    def _pools(self) -> tuple[int, int, int]:
-        """The instant up to which they are refilled, 0 before the first, and the active (with burst) and waiting tokens then."""
+    def _pools(self, now: int | None = None) -> tuple[int, int, int]:
+        """The instant up to which they are refilled, 0 before the first, and the active (with burst) and waiting tokens then.
+
+        With ``now``, as they are when they are refilled up to that instant too.
+        """
         if self.line.last is not None:
             self.collect()
-        last, due = self._last, self.line.due
-        if last is None or due is None:
-            return 0, self._first, self._w
-        return last, last * self._unit - due + self._cost, self._w
+        last, due, w = self._last, self.line.due, self._w
+        begun = last is not None and due is not None
+        a = last * self._unit - due + self._cost if begun else self._first  # type: ignore[operator]
+        last = last or 0
+        if now is None:
+            return last, a, w
+        ns = max(0, now - last) if begun else 0
+        return last + ns, *self._refilled(a, w, ns * self._unit)
 
     def _due(self, last: int, active: int) -> int | None:
         """The tick at which a pool with ``active`` tokens at ``last`` holds one permit. Before it begins: None, and it begins with them."""
@@ -205,140 +212,112 @@ class TokenPool(Metered):
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         if type(now) is not int or type(permits) is not int or permits < 1 or (since is not None and type(since) is not int):
             check_ask("take()", permits, now, since)
-        line, full, unit, last = self.line, self._full, self._unit, self._last
-        if self._over == full and last is not None and last <= now:
-            if since is None and not self.receipts and line.last is None:
-                due, need = line.due, permits * self._cost
-                if need <= now * unit - due + self._cost < full:  # type: ignore[operator]  # not full, and no record to keep
-                    self._last, line.due = now, due + need  # type: ignore[operator]
-                    return now
-            if line.last is not None:
-                last = self._pools()[0]
-            a = last * unit - line.due + self._cost  # type: ignore[operator]  # it has begun
-            if a <= full:
-                # Inlined for a pool to which no tokens return, in a third of the time of the code below.
-                cost = permits * self._cost
-                if since is None or since >= now:
-                    # No request waited: the overflow is backlog.
-                    a += (now - last) * unit
-                    if a >= full and (a - full >= unit or cost < full):  # otherwise filled within this ns, as in booked_from()
-                        return self._taken(permits, now, now, full, a - full)
-                    if a >= cost or a >= full:
-                        return self._taken(permits, now, now, a)
-                    return now - (a - cost if cost < full else a - full) // unit  # rounded up
-                # While a request waits, the pool is refilled only as far as the request needs.
-                if since > last:
-                    a += (since - last) * unit
-                    last = since
-                if a <= full:
-                    missing = (cost if cost < full else full) - a
-                    if missing > 0:
-                        ns = -(-missing // unit)  # rounded up
-                        last += ns
-                        if last > now:
-                            return last
-                        a += ns * unit
-                    return self._taken(permits, now, last, a)
-        if line.last is not None:
-            self.collect()
+        line, cost, before = self.line, self._cost, self._last
+        if since is None and not self.receipts and line.last is None and before is not None and before <= now and self._full == self._over:
+            # No record to keep, and nothing overflows or returns. Without these lines, an acquire(2) at once takes an eighth longer.
+            due, need = line.due, permits * cost
+            level = now * self._unit - due + cost  # type: ignore[operator]  # it has begun
+            if need <= level < self._full:
+                self._last, line.due = now, due + need  # type: ignore[operator]
+                return now
+            if level < need <= self._full:
+                return now - (level - need) // self._unit  # rounded up
         at, last, a, w = self._plan(permits, now, now if since is None or since > now else since)
-        if at <= now:
-            self._taken(permits, now, last, a, w - self._w)
-        return at
-
-    metered_take = take
-
-    def _taken(self, permits: int, now: int, last: int, level: int, spilled: int = 0) -> int:
-        """Take from a pool that is refilled up to ``last`` and holds ``level``. ``spilled`` tokens join the waiting ones first."""
-        line, cost, w = self.line, self._cost, self._w + spilled
-        begun = last * self._unit - level + cost
+        if at > now:
+            return at
+        begun = last * self._unit - a + cost
         if self.receipts:
             peaks = self._peaks
-            if now != peaks.at or level > peaks.level:
-                peaks.note(now, level)
+            if now != peaks.at or a > peaks.level:
+                peaks.note(now, a)
             latest, due, before = self._latest, line.due, self._last
             # A record: the line before the take and after its refill, and the rest of the pools before and after.
             # Written out, because slices take as long as all the rest.
             if latest is None or latest[0] != now:
                 self._latest = (now, due, begun, before, self._w, last, w, permits)  # type: ignore[assignment]  # it has begun
-            elif last == before == latest[5] and not spilled and begun == due == latest[2] + latest[7] * cost and w == latest[6]:
+            elif last == before == latest[5] and w == latest[6] == self._w and begun == due == latest[2] + latest[7] * cost:
                 self._latest = (now, latest[1], latest[2], latest[3], latest[4], last, w, latest[7] + permits)
             else:
                 self.note_take((now, due, begun, before, self._w, last, w, permits), joins=False)  # type: ignore[arg-type]
         self._last, self._w, line.due = last, w, begun + permits * cost
-        return last
+        return at
+
+    metered_take = take
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now)
         at = self._plan(permits, now, now)[0]
         if not ahead:
             return at
-        last, a, w = self._pools()
-        a, w = self._refilled(a, w, max(now - last, 0) * self._unit)
+        last, a, w = self._pools(now)
         need = ahead * self._cost + min(permits * self._cost, self._full)
-        fresh = self._fresh_for(a, w, need) if need > a else 0
-        return max(at, max(now, last) + ceil_div(fresh, self._unit))
+        return max(at, last + ceil_div(self._fresh_for(a, w, need), self._unit) if need > a else last)
 
     def _plan(self, permits: int, now: int, since: int) -> tuple[int, int, int, int]:
         """The instant of the request, and the pools at that instant: the instant of their refill, active, waiting."""
-        if self._last is None:
-            self._begin(now)
-        last, a, w = self._pools()
-        if a > self._over:  # the pool has shrunk: the excess waits, or a new rate would give a free burst
-            a, w = self._over, w + a - self._over
-        need = permits * self._cost
-        if need > self._full:
-            need = self._full
+        line, unit, full, over, last, w = self.line, self._unit, self._full, self._over, self._last, self._w
+        if last is None or line.last is not None:
+            if last is None:
+                self._begin(now)
+            last, _, w = self._pools()
+        need, a = permits * self._cost, last * unit - line.due + self._cost  # type: ignore[operator]  # it has begun
+        if need > full:
+            need = full
+        if a > over:  # the pool has shrunk: the excess waits, or a new rate would give a free burst
+            a, w = over, w + a - over
         if since > last:
-            # At once: no request was waiting, so the overflow is backlog.
-            before = a, w
-            a, w = self._refilled(a, w, (since - last) * self._unit)
-            if need == self._full <= a:
-                earlier = self._refilled(*before, (since - 1 - last) * self._unit)
-                if earlier[0] < need:  # filled within the last ns, which is on time, as in booked_from()
-                    a, w = earlier
-                    since -= 1
+            # At once: no request was waiting, so the overflow is backlog. Filled within the last ns is on time, as in booked_from().
+            fresh = (since - last) * unit
+            if over == full:
+                a += fresh
+                if a > full and (need < full or a - full >= unit):
+                    a, w = full, w + a - full
+            else:
+                before = a, w
+                a, w = self._refilled(a, w, fresh)
+                if need == full <= a:
+                    earlier = self._refilled(*before, fresh - unit)
+                    if earlier[0] < need:
+                        a, w = earlier
+                        since -= 1
             last = since
         if a < need:
             # Only as far as the request needs, because a late filler must not overflow the pool.
-            fresh = self._fresh_for(a, w, need)
-            ns = ceil_div(fresh, self._unit)
+            returning = w > 0 and over > full
+            fresh = self._fresh_for(a, w, need) if returning else need - a
+            ns = -(-fresh // unit)  # rounded up
             if last + ns > now:
                 return last + ns, last, a, w
-            a, w = self._refilled(a, w, fresh)
-            a += ns * self._unit - fresh  # keeps the rest of a ns, or requests for a full pool would drift
+            if returning:
+                a, w = self._refilled(a, w, fresh)
+                a -= fresh
+            a += ns * unit  # with the rest of a ns, or requests for a full pool would drift
             last += ns
         elif now < last:
             # The clock went back: the most that can have been earned since then does not count yet.
             num, den = self._ratio
-            return max(since, last - (a - need) * den // (num * self._unit)), last, a, w
-        return max(last, since), last, a, w
+            return max(since, last - (a - need) * den // (num * unit)), last, a, w
+        return last, last, a, w
 
     def _refilled(self, a: int, w: int, fresh: int) -> tuple[int, int]:
         """The pools after ``fresh`` tokens that come one by one, none of them used."""
-        if self._over == self._full:
-            # No token returns. The overflow waits, and so do tokens for which a shrunken pool has no room.
-            a += fresh
-            return (a, w) if a <= self._full else (self._full, w + a - self._full)
-        num, den = self._ratio
-        extra = num - den
-        if a > self._over:  # the pool has shrunk: the excess waits
-            a, w = self._over, w + a - self._over
-        if w > 0 and a < self._full:
+        full, over, (num, den) = self._full, self._over, self._ratio
+        if a > over:  # the pool has shrunk: the excess waits
+            a, w = over, w + a - over
+        if w > 0 and a < full and num > den:
             # 1. Below full with a backlog: fresh and returning tokens together, until full or no backlog.
-            x = min(fresh, ceil_div((self._full - a) * den, num), w * den // extra)
-            moved = min(x * extra // den, self._full - a - x)
+            x = min(fresh, ceil_div((full - a) * den, num), w * den // (num - den))
+            moved = min(x * (num - den) // den, full - a - x)
             a, w, fresh = a + x + moved, w - moved, fresh - x
-        if a < self._full:
+        if a + fresh <= full:
             # 2. Below full without a backlog: fresh tokens only.
-            x = min(fresh, self._full - a)
-            a, fresh = a + x, fresh - x
+            return a + fresh, w
         # 3. Full: fresh tokens wait, and tokens return at the pace of the burst ratio until the burst pool is full too.
+        if a < full:
+            a, fresh = full, fresh - (full - a)
         w += fresh
-        if fresh:
-            moved = min(self._over - a, w, fresh * extra // den)
-            a, w = a + moved, w - moved
-        return a, w
+        moved = min(over - a, w, fresh * (num - den) // den)
+        return a + moved, w - moved
 
     def _begin(self, now: int) -> None:
         self._last, self.line.due = now, now * self._unit - self._first + self._cost
@@ -346,9 +325,7 @@ class TokenPool(Metered):
     def _fill(self, now: int) -> None:
         if self._last is None:
             self._begin(now)
-        last, a, w = self._pools()
-        a, w = self._refilled(a, w, max(0, now - last) * self._unit)
-        last = max(now, last)
+        last, a, w = self._pools(now)
         due = self._due(last, a)
         self._last, self._w, self.line.due = last, w, due  # in one step: a signal handler may raise after a call
 
@@ -408,10 +385,8 @@ class TokenPool(Metered):
 
     def stock(self, now: int) -> int:
         """The permits in the pool."""
-        last, a, w = self._pools()
-        if self._last is None or now < last:
-            return 0
-        return max(0, self._refilled(a, w, (now - last) * self._unit)[0] // self._cost)
+        last, a, _ = self._pools(now)
+        return 0 if self._last is None or now < last else max(0, a // self._cost)
 
     def standings(self, now: int) -> list[tuple[int, int]]:
         line, last = self.line, self._last
@@ -451,8 +426,7 @@ class TokenPool(Metered):
 
     def lag(self, now: int) -> int:
         """The waiting pool, in ns."""
-        last, a, w = self._pools()
-        return self._refilled(a, w, 0 if self._last is None else max(0, now - last) * self._unit)[1] // self._unit
+        return self._pools(now)[2] // self._unit
 
     def bound(self, window: int, largest: int = 1) -> int:
         """``max(pool, largest) + burst_ratio x rate x window``. The pool is in permits and includes the burst pool."""

@@ -214,7 +214,7 @@ class RedisLimiter(Limiter):
 
     def reset(self) -> None:
         """Raises RuntimeError: other processes share the limit and remember it. Use another name."""
-        self._node.strategy.reset(0)
+        self._node.scheduler.reset(0)
 
     def apply(self, spec: RateSpec | str) -> None:
         super().apply(spec)

@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiorate._rate import ns_to_seconds
-from aiorate._schedulers.capped import Capped
 from aiorate._schedulers.interface import Scheduler
+from aiorate._schedulers.server_quotas import ServerQuotas
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,7 @@ def on_pause_end(node: Node, held_at: int, held_for: int) -> None:
     watch = node.watch
     if watch is not None:
         watch.pause_ended = held_at
-    node.scheduler.shift(held_for)
+    (node.told or node.scheduler).shift(held_for)
 
 
 def pause_longer(node: Node, ns: int, jitter: int) -> int:
@@ -82,11 +82,11 @@ def resume(node: Node) -> None:
 
 
 def cap(node: Node, name: str, left: int, size: int, ns: int, error: int) -> None:
-    """Heed what a server said is left of a quota; see `Capped.heed`. ``ns`` runs from now, during a pause too."""
-    now, scheduler = node.look_now(), node.scheduler
-    capped = scheduler if isinstance(scheduler, Capped) else Capped(scheduler)
-    if capped.heed(name, left, size, ns, now, now + node.timeline.held_for, error):
-        node.scheduler = capped
+    """Heed what a server said is left of a quota; see `ServerQuotas.heed`. ``ns`` runs from now, during a pause too."""
+    now = node.look_now()
+    told = node.told or ServerQuotas(node.scheduler)
+    if told.heed(name, left, size, ns, now, now + node.timeline.held_for, error):
+        node.told = told
         node.changed()
 
 
@@ -184,7 +184,7 @@ def _rate_changed(node: Node) -> None:
 
 def reset(node: Node) -> None:
     """Everything as new, except the requests in line."""
-    timeline, parts = node.timeline, [node.strategy]
+    timeline, parts = node.timeline, [node.scheduler]
     for part in parts:  # the list grows meanwhile
         if type(part).reset is Scheduler.reset:
             part.reset(0)  # raises, before anything changes
@@ -192,8 +192,13 @@ def reset(node: Node) -> None:
     timeline.start()
     timeline.resume()
     node.scheduler.reset(timeline.now())
+    node.told = None
     watch = node.watch
-    past = None if watch is None else watch.counted(node)
+    past = None
+    if watch is not None:
+        from aiorate._tree.totals import totals_of
+
+        past = totals_of(node).past
     node.taken = node.meter.grabs = 0  # first: `Totals` are read at any time, and may be too low, but not too high
     node.counters.clear()
     node.notices.forget()
@@ -208,10 +213,10 @@ def share(node: Node, above: Node | None, permits_above: Callable[[int], int] = 
 
     Raises ValueError if it does already, if requests wait here for which that limit was never asked, or unless both have the same scope.
     """
-    if node.above is not None or node.strategy.owner is _KEY:
+    if node.above is not None or node.scheduler.owner is _KEY:
         raise ValueError("it belongs to another key already: make one for each key.")
     if above is None:
-        node.strategy.owner = _KEY
+        node.scheduler.owner = _KEY
         return
     if node.is_waited_for or node.counters.returnable:
         raise ValueError("it is in use already: make one that is not.")
@@ -222,5 +227,5 @@ def share(node: Node, above: Node | None, permits_above: Callable[[int], int] = 
         raise ValueError(f"it would be the limit of level {levels} in a row; {_MOST_LEVELS} are the most.")
     if top is node:
         raise ValueError("it is the limit that is shared, or one that this shares in turn: make one for each key.")
-    node.strategy.owner = _KEY
+    node.scheduler.owner = _KEY
     node.share(above, permits_above)

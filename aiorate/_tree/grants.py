@@ -35,7 +35,7 @@ def take_all(path: Sequence[tuple[L, int, int]], instants: Sequence[int | None],
                 limit.waited_above(permits)
             before = now
         try:
-            at = limit.scheduler.take(permits, now, instants[index])
+            at = (limit.told or limit.scheduler).take(permits, now, instants[index])
         except Exception as error:
             _take_none(path[index + 1 :])
             limit.fail(error)
@@ -50,7 +50,7 @@ def take_all(path: Sequence[tuple[L, int, int]], instants: Sequence[int | None],
 def _take_none(path: Sequence[tuple[Source, int, int]]) -> None:
     """Take those back."""
     for limit, permits, instant in path:
-        limit.scheduler.give_back(permits, instant, instant)
+        (limit.told or limit.scheduler).give_back(permits, instant, instant)
         limit.taken -= permits
 
 
@@ -95,7 +95,7 @@ def undo(taken: Taken, held: bool = True, look: bool = True) -> None:
         try:
             if counters.since is None or instant > counters.since:
                 counters.given_back += permits
-                limit.scheduler.give_back(permits, limit.timeline.now(), instant)
+                (limit.told or limit.scheduler).give_back(permits, limit.timeline.now(), instant)
         except Exception as error:  # of a strategy: the other limits get theirs back all the same
             failed = error
     if held:

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
     from aiorate._loops.clock import ReadClock
     from aiorate._loops.loop import Loop, Waker
+    from aiorate._meter import Meter
     from aiorate._schedulers.interface import Scheduler
+    from aiorate._schedulers.server_quotas import ServerQuotas
     from aiorate._tree.catch_up import CatchUp
     from aiorate._tree.counters import Counters
     from aiorate._tree.fair_queue import Flow
@@ -44,6 +46,7 @@ class Source(Protocol):
     """A limit of which a request takes. `aiorate._tree.supply` and `aiorate._tree.node` say what each name means."""
 
     scheduler: Scheduler
+    told: ServerQuotas | None
     timeline: Timeline
     catch_up: CatchUp
     counters: Counters
@@ -53,11 +56,14 @@ class Source(Protocol):
     since: int
 
     @property
+    def meter(self) -> Meter: ...
+    @property
     def noted(self) -> Counters: ...
     @property
     def name(self) -> str | None: ...
 
     def follow(self, read: ReadClock) -> None: ...
+    def set_meter(self, now: int | None) -> None: ...
     def changed(self) -> None: ...
     def look_if_alive(self) -> None: ...
     def fail(self, error: BaseException) -> None: ...

@@ -49,6 +49,8 @@ class Node(Supply):
         "flow",
         "keeps",
         "queue",
+        "seen",
+        "seen_at",
         "standing",
         "stood",
         "wake_at",
@@ -73,6 +75,10 @@ class Node(Supply):
         """Makes the tickets of its line, and wakes those who hold them; None: nobody has waited in it."""
         self.keeps: object = None
         """The limiter or budget that it shares, which as a key of others would be evicted if nobody held it."""
+        self.seen: int = 0
+        """As a key of others: what `granted` was when it was looked at last, ..."""
+        self.seen_at: int = 0
+        """... and when it was first found to be that."""
         self.flow: Flow | None = None
         """This limit among those that share the one above."""
         self.standing: Ticket | Node | None = None
@@ -125,7 +131,7 @@ class Node(Supply):
 
     def _begin_line(self, loop: Loop) -> Waker:
         self._queue_up()
-        self.waker = waker = loop.filler(self, self.name) if isinstance(self.strategy, TokenPool) else loop
+        self.waker = waker = loop.filler(self, self.name) if isinstance(self.scheduler, TokenPool) else loop
         self.tree.add(self)
         return waker
 
@@ -209,7 +215,7 @@ class Node(Supply):
                     queue.remove_first()
                     first[0].set_result(error)
                 continue
-            at = self.scheduler.peek(permits, now) if permits else now
+            at = (self.told or self.scheduler).peek(permits, now) if permits else now
             if at > now:
                 self._await(at)
                 return self._sit() or moved
@@ -264,6 +270,7 @@ class Node(Supply):
     def _serve(self, now: int, only: bool = False) -> None:
         """Grant what is due, in order, and set the timer for the next. ``only`` those that take nothing above."""
         queue, scheduler, tree, limit = self.queue, self.scheduler, self.tree, self.catch_up.limit
+        permitted = self.told or scheduler
         line, loop = queue.line, tree.loop
         assert loop is not None
         earliest, reading = now - limit, now + self.timeline.offset
@@ -296,7 +303,7 @@ class Node(Supply):
                     self.due = None
                     break
                 left = line.left
-                at = scheduler.take(permits, now, since if since > earliest else earliest)
+                at = permitted.take(permits, now, since if since > earliest else earliest)
                 if at > now:
                     self._await(at)
                     break
@@ -307,7 +314,7 @@ class Node(Supply):
                         raise InvalidStateError
                     ticket.set_result((at, taken, reading, None if watched is None else watched.paused(at, since)))
                 except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
-                    scheduler.give_back(permits, now, now)
+                    permitted.give_back(permits, now, now)
                     continue
                 if not woken:
                     scheduler.receipts = True
@@ -325,7 +332,7 @@ class Node(Supply):
     def _due_of(self, below: Node, now: int) -> int:
         """When the first of that limit, which is due here now, became due: so much later somebody looks."""
         since = min(max(below.since, now - self.catch_up.limit), now)
-        return min(self.scheduler.peek(below.stood, since), now) if below.stood and self.scheduler.books_since else since
+        return min((self.told or self.scheduler).peek(below.stood, since), now) if below.stood and self.scheduler.books_since else since
 
     def _grant_below(self, below: Node, now: int, late: int) -> int | None:
         """Grant the first of that limit, or of one below it. Returns the number of requests granted; None: it has to wait here."""

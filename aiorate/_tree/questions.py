@@ -47,7 +47,7 @@ def _wait(limit: Limit, permits: int, now: int, ahead: int, below: Limit | None)
 
 def _peek(limit: Limit, permits: int, now: int, ahead: int) -> int:
     """When the scheduler would grant them, once the present pause is over, which matters to one that follows the calendar."""
-    scheduler, pause = limit.scheduler, limit.timeline.pause_length
+    scheduler, pause = limit.told or limit.scheduler, limit.timeline.pause_length
     if not pause:
         return scheduler.peek(permits, now, ahead)
     scheduler.shift(pause)
@@ -88,10 +88,11 @@ def available(limit: Limit) -> int:
     now = limit.timeline.now()  # which ends a pause that is over
     if limit.is_held:
         return 0
+    permitted = limit.told or limit.scheduler
     if limit.watcher.state == "local":
-        own = limit.scheduler.available(now)
+        own = permitted.available(now)
     else:  # a store that processes share has more than is in hand here
-        own = min(left for left, _ in limit.scheduler.standings(now))
+        own = min(left for left, _ in permitted.standings(now))
     return own if limit.above is None else min(own, available(limit.above))
 
 
@@ -105,4 +106,4 @@ def is_rested(limit: Limit) -> bool:
     now = limit.timeline.now()  # which ends a pause that is over
     if limit.counters.returnable or limit.counters.altered or limit.is_held or limit.watcher.busy:
         return False
-    return limit.scheduler.rested(now)
+    return (limit.told or limit.scheduler).rested(now)

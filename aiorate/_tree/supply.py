@@ -5,11 +5,11 @@ Knows nothing of how a rate is computed (it never multiplies or divides), of sec
 
 from __future__ import annotations
 
+from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from aiorate._loops.turn import LOOP_CHECK_NS
 from aiorate._meter import FAR
-from aiorate._schedulers.capped import Capped
 from aiorate._tree.asking import AskingMeter
 from aiorate._tree.catch_up import CatchUp
 from aiorate._tree.counters import Counters
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from aiorate._loops.loop import Loop
     from aiorate._meter import Meter
     from aiorate._schedulers.interface import Scheduler
+    from aiorate._schedulers.server_quotas import ServerQuotas
     from aiorate._tree.limit import Taken
     from aiorate._tree.watch import Watch
     from aiorate._tree.watcher import Watcher
@@ -50,6 +51,7 @@ class Supply:
         "since",
         "taken",
         "timeline",
+        "told",
         "tree",
         "waited_above",
         "watch",
@@ -68,6 +70,8 @@ class Supply:
         scheduler.claim("a limiter" if name is None else f"the limiter {name!r}")
         scheduler.receipts = False
         self.scheduler: Scheduler = scheduler
+        self.told: ServerQuotas | None = None
+        """What servers said, which is asked for permits in place of the scheduler; None: nothing that holds."""
         self.catch_up: CatchUp = CatchUp(catch_up)
         self.tree: Tree = Tree(clock, precise) if tree is None else tree
         self.notices: Notices = Notices(name)
@@ -135,12 +139,6 @@ class Supply:
         return self.notices.name
 
     @property
-    def strategy(self) -> Scheduler:
-        """The scheduler, without what a server said."""
-        scheduler = self.scheduler
-        return scheduler.inner if type(scheduler) is Capped else scheduler  # isinstance() is slow for classes with an ABC as their base
-
-    @property
     def granted(self) -> int:
         """Permits granted in all."""
         return self.taken + self.meter.grabs
@@ -187,7 +185,7 @@ class Supply:
             return self._take_up(permits, since)
         if since is None and self.catch_up.late is not None:
             since = self.catch_up.since(now, self.resuming)
-        at = self.scheduler.take(permits, now, since)
+        at = (self.told or self.scheduler).take(permits, now, since)
         if at > now:
             self.catch_up.late = None
         else:
@@ -205,7 +203,9 @@ class Supply:
                 if node.is_held:
                     return None
             if permits:
-                if above is not None and node.scheduler.peek(permits, now) > now:  # the highest takes first, and says so itself
+                if (
+                    above is not None and (node.told or node.scheduler).peek(permits, now) > now
+                ):  # the highest takes first, and says so itself
                     node.catch_up.late = None
                     return None
                 path.append((node, permits, now))
@@ -235,15 +235,27 @@ class Supply:
             self.notices.skipped(permits, self.tree)
 
     def open_meter(self, now: int | None = None) -> None:
-        """Open or shut the meter, after anything that matters to it; for callers that only try, too, if it is ``now`` known who calls."""
+        """Open or shut the meter, after anything that matters to it; for callers that only try, too, if it is ``now`` known who calls.
+
+        Where many threads ask, it is opened once the decision is over: a grab in the middle of one would be lost.
+        """
+        self.meter.until = self.meter.try_until = 0
+        if self.tree.threads:
+            self.tree.after_decision(self)
+        else:
+            self.set_meter(now)
+
+    def set_meter(self, now: int | None) -> None:
+        """Open the meter if nothing forbids it."""
         meter, timeline, loop = self.meter, self.timeline, self.tree.loop
-        if type(self.scheduler) is Capped and timeline.held_at is None and self.scheduler.ended(timeline.now()):
-            self.scheduler = self.scheduler.inner
-        meter.until = meter.try_until = 0
-        if loop is None or not loop.steady or self.closed or self.above is not None or type(self.scheduler) is Capped:
+        if self.told is not None and timeline.held_at is None and self.told.ended(timeline.now()):
+            self.told = None
+        if loop is None or not loop.steady or self.closed or self.above is not None or self.told is not None:
             return
         if timeline.held_at is not None or self.is_waited_for:
             return
+        if self.tree.threads and (timeline.read is not monotonic_ns or type(meter) is AskingMeter):
+            return  # a grab would not be one step
         if not -FAR < timeline.offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
             return
         meter.read, meter.offset, meter.since = timeline.read, timeline.offset, FAR

@@ -28,6 +28,7 @@ from aiorate._loops.loop import Loop
 from aiorate._loops.table import loop_here, running_loop, starved_here
 from aiorate._loops.timer import GRAIN_NS
 from aiorate._loops.turn import MOST
+from aiorate._meter import COMPILED, FAR
 from aiorate._rate import NS_PER_SECOND
 from aiorate._tree.grants import undo
 from aiorate._tree.refusals import NOT_FOR_THREADS, Refusals
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from typing import Any, ParamSpec, TypeVar
 
     from aiorate._loops.clock import Clock, Handle, ReadClock
+    from aiorate._meter import Meter
     from aiorate._tree.limit import Answer, Limit, Outcome, Source, Taken
     from aiorate._tree.line import Ticket
     from aiorate._tree.max_waiting import Admission
@@ -55,30 +57,38 @@ _LINGER_NS = 1_000_000_000  # how long the thread stays when it has nothing to d
 _PORTION = 1_000  # tasks that a loop wakes in one iteration
 _FEW = 32  # loops with waiters; of more, closed ones are looked for at most every 10 ms
 _APART_NS = 10_000_000
+_ONE = 1  # compared by identity
 
 # --- Deciding
 
 
 class _Decisions:
-    """The lock, and what follows once it is released."""
+    """The lock, and what follows once it is released.
 
-    __slots__ = ("after", "lock", "main", "owner")
+    Meanwhile all meters are shut: a grab takes no lock, and would be lost in the middle of a decision. Those that the decision used
+    are opened at its end.
+    """
+
+    __slots__ = ("_open", "after", "lock", "main", "owner", "used")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.owner = 0  # the thread that decides now
         self.main = threading.main_thread().ident
         self.after: deque[Callable[[], object]] = deque()
+        self.used: dict[Source, None] = {}
+        """The limits of which a decision has changed something."""
+        self._open: list[Meter] = []
 
     def make(self, call: Callable[[], T]) -> T:
         """Decide in this thread, which is not the main one."""
         self.check()
         with self.lock:
-            self.owner = get_ident()
+            self._begin()
             try:
                 return call()
             finally:
-                self.owner = 0
+                self._end()
 
     def check(self) -> None:
         """Raise RuntimeError in the middle of a decision of this thread."""
@@ -89,13 +99,33 @@ class _Decisions:
         """Decide in this thread if the lock is free. Never waits. Returns whether it was."""
         if not self.lock.acquire(blocking=False):
             return False
-        self.owner = get_ident()
+        self._begin()
         try:
             call_back(call, "in a decision")
         finally:
-            self.owner = 0
+            self._end()
             self.lock.release()
         return True
+
+    def _begin(self) -> None:
+        self.owner = get_ident()
+        if self._open:
+            self.shut()
+
+    def shut(self) -> None:
+        """Shut all meters."""
+        for meter in self._open:
+            meter.try_until = 0
+        self._open.clear()
+
+    def _end(self) -> None:
+        if self.used:
+            for limit in self.used:
+                limit.set_meter(FAR)
+                if limit.meter.try_until:
+                    self._open.append(limit.meter)
+            self.used.clear()
+        self.owner = 0
 
     def finish(self) -> None:
         """Make the calls that wait for the end of decisions: they may use limiters."""
@@ -456,7 +486,8 @@ class _Threads(Loop):
     def __init__(self, clock: Clock | None, precise: bool) -> None:
         self.read: ReadClock = monotonic_ns if clock is None else clock.now
         self.monotonic = clock is None
-        self.steady = False  # several threads call
+        # Several threads call, so a grab must be one step.
+        self.steady = clock is None and COMPILED and (not hasattr(sys, "_is_gil_enabled") or sys._is_gil_enabled())
         self.grain = 0 if precise else GRAIN_NS
         self._timers = None if clock is None or not isinstance(clock, TimedClock) else clock
         self.manual = self._timers is not None
@@ -547,6 +578,9 @@ class ThreadTree(Tree):
 
     def after(self, call: Callable[[], object]) -> None:
         _decisions.after.append(call)
+
+    def after_decision(self, limit: Source) -> None:
+        _decisions.used[limit] = None
 
     def leave(self, limit: Limit, ticket: Ticket, permits: int, epoch: int) -> None:
         post(partial(self._leave, limit, ticket, permits, epoch))  # type: ignore[arg-type]  # all tickets of threads are of one class
@@ -673,11 +707,13 @@ def wait_blocking(
     """
     if not isinstance(tree, ThreadTree):
         raise RuntimeError(NOT_FOR_THREADS)
-    _decisions.check()
     if running_loop() is not None:
         raise RuntimeError(
             "acquire_blocking() would block the event loop that runs in this thread. Await acquire() instead, or write `async with`."
         )
+    if permits is _ONE and decide is None and limit.meter.grab(True):
+        return 0, ()
+    _decisions.check()
     if _keeper.here:
         raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
     if decide is None and get_ident() != _decisions.main:  # without a ticket, in two thirds of the time
@@ -718,6 +754,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     """The budgets go on, and the waiting requests are in the parent."""
     global _decisions, _keeper
+    _decisions.shut()
     _decisions, _keeper = _Decisions(), _Keeper()
     _inboxes.clear()
     for tree in list(_trees):

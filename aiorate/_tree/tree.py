@@ -85,6 +85,9 @@ class Tree:
         """Call a function that may use the limiter, once the present decision is over."""
         call()
 
+    def after_decision(self, limit: Source) -> None:
+        """Open the meter of the limit, where that must wait for the end of the decision."""
+
     def ask(
         self,
         limit: Limit,
@@ -257,7 +260,7 @@ class Tree:
         self.go_on(limit, ticket, taken, epoch, waited)
         watch = limit.watch
         if watch is not None:
-            watch.tell(limit, waited, permits, refusals, refusals.dimension(permits) or limited_by)
+            watch.tell(limit.name, waited, refusals.amounts(permits), refusals.dimension(permits) or limited_by)
         return waited, at, taken
 
     async def finish(self, limit: Limit) -> None:

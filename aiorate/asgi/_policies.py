@@ -89,12 +89,12 @@ class Policies:
         quotas: list[tuple[str, int, Rate]] = []
         for level in self._levels():
             name = self._name if level is self._node else level.notices.name or "shared"
-            quotas += [(name, most, rate) for most, rate in level.strategy.quotas()]
+            quotas += [(name, most, rate) for most, rate in level.scheduler.quotas()]
         written = _write(tuple(quotas), self._size)
         self._policy, self._names, self._starts, self._windows = written
         self._rates: tuple[Rate, ...] = self._rates_now()
         # The usual limiter has one quota, and what its answers need is at hand.
-        self._only: Scheduler | None = _leaves(self._node.strategy)[0] if len(quotas) == 1 and self._places is None else None
+        self._only: Scheduler | None = _leaves(self._node.scheduler)[0] if len(quotas) == 1 and self._places is None else None
         self._rate: Rate = self._rates[0]
         self._start: str = self._starts[0]
 
@@ -106,7 +106,7 @@ class Policies:
         return levels
 
     def _rates_now(self) -> tuple[Rate, ...]:
-        return tuple([leaf.rate for level in self._levels() for leaf in _leaves(level.strategy)])
+        return tuple([leaf.rate for level in self._levels() for leaf in _leaves(level.scheduler)])
 
     def add(self, headers: Iterable[Field], limiter: Limiter) -> list[Field]:
         """The headers, and after them the two fields as things stand now."""
@@ -168,9 +168,9 @@ class Policies:
         for level in self._levels():
             now = level.timeline.now()  # which ends a pause that is over
             if level.is_held:
-                found += [(0, None)] * len(level.strategy.quotas())
+                found += [(0, None)] * len(level.scheduler.quotas())
             else:
-                found += [(left, at - now) for left, at in level.scheduler.standings(now)]
+                found += [(left, at - now) for left, at in (level.told or level.scheduler).standings(now)]
         if self._places is not None:
             found.append((0 if self._places.is_waited_for or self._places.closed else self._places.scheduler.available(0), 0))
         return found

@@ -24,8 +24,8 @@ TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in
 FLOORS = """
 rate errors events meter waited spec finder feedback calendar_rate
 schedulers
-loops tree options totals
-statistics slots decorator kept lease several above limiter adaptive keyed* budget*
+loops tree options
+statistics slots decorator inside kept lease several above limiter adaptive keyed* budget*
 aiorate
 http otel
 aiohttp asgi store redis

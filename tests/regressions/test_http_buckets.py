@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from helpers.calls import Calls
+from helpers.capped import Capped
 from helpers.driving import SECOND, Crowd, SteppedClock, one_loop
 from helpers.strategies import EACH
 from helpers.transcripts import S
 
 from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
 from aiorate._rate import ceil_div
-from aiorate._schedulers.capped import Capped
 from aiorate.http import Feedback, Quota, read_feedback
 from aiorate.testing import ManualClock
 

@@ -6,12 +6,12 @@ import random
 from copy import deepcopy
 
 import pytest
+from helpers.capped import Capped
 from helpers.strategies import EACH
 from helpers.transcripts import S
 
 import aiorate
 from aiorate import AllOf, CalendarWindow, Rate, Scheduler, SlidingWindow, TokenBucket
-from aiorate._schedulers.capped import Capped
 
 MORE = {
     **EACH,

@@ -6,11 +6,11 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from helpers.capped import Capped
 from helpers.laws import check
 from helpers.strategies import EACH
 
 import aiorate
-from aiorate._schedulers.capped import Capped
 from aiorate.testing import check_scheduler
 
 if TYPE_CHECKING:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from copy import deepcopy
 
+from helpers.capped import Capped
 from helpers.strategies import EACH
 from helpers.transcripts import S
 
-from aiorate import TokenBucket
-from aiorate._schedulers.capped import Capped
-from aiorate.testing import simulate
+from aiorate import Limiter, TokenBucket
+from aiorate.http import Feedback, Quota
+from aiorate.testing import ManualClock, simulate
 
 
 def full(burst: int = 10) -> TokenBucket:
@@ -110,27 +110,21 @@ def test_a_cap_shows_in_what_is_available() -> None:
     assert Capped(full(2), 3, 0, 5 * S).available(0) == 2
     capped.shift(3 * S)
     assert capped.peek(2, 0) == 2 * S
-    capped.reset(S)
-    assert [capped.take(1, S) for _ in range(10)] == [S] * 10
 
 
-def test_all_other_answers_are_the_strategys() -> None:
-    """The guarantee, the rate and the largest request are those that the user chose. A copy changes nothing in the original."""
+def test_the_strategy_stays_the_users() -> None:
+    """Its rate, guarantee and largest request are those that the user chose, and changes reach it. A reset forgets what was said."""
     for name, make in EACH.items():
-        bare, capped = make(), Capped(make(), 3, 0, 5 * S)
-        for read in ("rate", "max_permits", "books_since", "spilled", "__repr__"):
-            one, other = getattr(bare, read), getattr(capped, read)
-            assert (one() if callable(one) else one) == (other() if callable(other) else other), (name, read)
-        assert (bare.bound(S), bare.bound_when_late(S, 1, S), bare.lag(S)) == (
-            capped.bound(S),
-            capped.bound_when_late(S, 1, S),
-            capped.lag(S),
-        )
-        simulate(deepcopy(capped), [0] * 4)
-        assert [capped.left(0), capped.left(5 * S)] == [3, None]
-        for scheduler in (bare, capped):
-            scheduler.restart(S)
-        assert bare.peek(1, 9 * S) == capped.peek(1, 9 * S), name
+        strategy = make()
+        limiter = Limiter(strategy, clock=ManualClock())
+        limiter.observe(Feedback(200, quotas=(Quota(remaining=0, reset=5),)))
+        assert (limiter.scheduler, limiter.rate, limiter.try_acquire()) == (strategy, strategy.rate, False), name
+        assert limiter.bound(1.0) == Limiter(make(), clock=ManualClock()).bound(1.0)
+        if not strategy.members:
+            limiter.set_rate("50/s")
+            assert strategy.rate.per_second == 50
+        limiter.reset()
+        assert limiter.try_acquire(), name
 
 
 # A bucket: one level from what the server said and what was taken here.

@@ -1,19 +1,16 @@
-"""Capped: another scheduler that grants at most what a server said is left, until its window ends or as its bucket refills."""
+"""What servers said of their quotas, beside a strategy: a number of permits until a window ends, or a bucket that they refill."""
 
 from __future__ import annotations
 
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from aiorate._schedulers.compound import Compound
-from aiorate._schedulers.interface import check_ask
 from aiorate._schedulers.server_bucket import ServerBucket, told_time
 
 if TYPE_CHECKING:
-    from aiorate._rate import Number, Rate
     from aiorate._schedulers.interface import Scheduler
 
-__all__ = ["Capped"]
+__all__ = ["ServerQuotas"]
 
 _MOST_WINDOWS = 32  # a second's, a minute's and a day's window, in what many responses said of them
 _MOST_BUCKETS = 8  # a bucket of each name
@@ -64,24 +61,20 @@ class _Window:
         self.earliest -= ns
 
 
-class Capped(Compound):
-    """Another scheduler that grants at most what a server said is left of its windows and in its buckets.
+class ServerQuotas:
+    """A strategy that grants at most what a server said is left of its windows and in its buckets.
 
-    It stands in for the other, and only ever lowers what is available. A window allows ``left`` permits before ``until``, and further
-    windows hold beside the first: 2 in this second and 50 in this minute. A request for more than is left goes when the last window
-    that forbids it ends. A bucket holds until the server says more of it.
+    Asked in place of the strategy for permits, and for nothing else: what a server said only ever lowers what is available. A window
+    allows ``left`` permits before ``until``, and further windows hold beside the first: 2 in this second and 50 in this minute. A request
+    for more than is left goes when the last window that forbids it ends. A bucket holds until the server says more of it.
     """
 
-    __slots__ = ("_buckets", "_windows", "inner")
-    parts: tuple[Scheduler, ...]
+    __slots__ = ("_buckets", "_strategy", "_windows")
 
-    def __init__(self, inner: Scheduler, left: int | None = None, now: int = 0, until: int = 0) -> None:
-        self.inner: Scheduler = inner
-        self.parts = (inner,)
+    def __init__(self, strategy: Scheduler) -> None:
+        self._strategy = strategy
         self._windows: list[_Window] = []  # the first to end comes first
         self._buckets: dict[str, ServerBucket] = {}
-        if left is not None:
-            self.lower(left, now, until)
 
     def lower(self, left: int, now: int, until: int) -> bool:
         """Grant at most ``left`` permits before ``until``, besides what was said before. False if that says nothing new.
@@ -121,92 +114,75 @@ class Capped(Compound):
         return True
 
     def ended(self, now: int) -> bool:
-        """Whether the other can stand alone again: all windows are over, and no bucket can lower anything."""
-        return self._holds_nothing(now) and not any(bucket.lowers(self.inner) for bucket in self._buckets.values())
+        """Whether the strategy can stand alone again: all windows are over, and no bucket can lower anything."""
+        return self._holds_nothing(now) and not any(bucket.lowers(self._strategy) for bucket in self._buckets.values())
 
     def left(self, now: int) -> int | None:
         """The permits that the server leaves at ``now``; None: nothing that it said holds any longer."""
         windows = [window.left for window in self._windows if now < window.until]
         return min(windows + [bucket.left(now) for bucket in self._buckets.values()], default=None)
 
-    @property
-    def members(self) -> tuple[Scheduler, ...]:  # type: ignore[override]
-        """The other's, because this one only stands in for it."""
-        return self.inner.members
-
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        check_ask("take()", permits, now, since, self.max_permits)
         quotas = self._quotas()
         allowed = max([quota.due(permits, now) for quota in quotas], default=now)
         if allowed > now:
-            return max(allowed, self.inner.peek(permits, now))
+            return max(allowed, self._strategy.peek(permits, now))
         if since is not None:  # a request that waited for a quota was not late before
             since = max([since, *(quota.due(permits, since) for quota in quotas)])
-        at = self.inner.take(permits, now, since)
+        at = self._strategy.take(permits, now, since)
         if at <= now:
             for quota in quotas:
                 quota.take(permits, now)
         return at
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
-        at, allowed = self.inner.peek(permits, now, ahead), max([quota.due(permits, now, ahead) for quota in self._quotas()], default=now)
+        at, allowed = (
+            self._strategy.peek(permits, now, ahead),
+            max([quota.due(permits, now, ahead) for quota in self._quotas()], default=now),
+        )
         if not ahead:
             return max(allowed, at) if allowed > now else at
         windows = [window for window in self._windows if now < window.until]
         ends = max([window.due(permits, now, ahead) for window in windows], default=now)
         if ends > now:  # what no window leaves goes after the last of them
             left = min(window.left for window in windows if window.until == ends)
-            at = max(at, self.inner.peek(permits, ends, max(ahead - left, 0)))
+            at = max(at, self._strategy.peek(permits, ends, max(ahead - left, 0)))
         return max(allowed, at)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Credit the other, and by receipt the quotas too, except for grants before the server spoke, which it has counted."""
-        self.inner.give_back(permits, now, taken)
+        """Credit the strategy, and by receipt the quotas too, except for grants before the server spoke, which it has counted."""
+        self._strategy.give_back(permits, now, taken)
         if taken is not None:
             for quota in self._quotas():
                 quota.give_back(permits, now, taken)
 
-    def read_rate(self, rate: Rate | str | Number) -> Rate:
-        """As the other does."""
-        return self.inner.read_rate(rate)
-
-    def set_rate(self, rate: Rate, now: int) -> None:
-        """Change the other."""
-        self.inner.set_rate(rate, now)
-
-    def apply(self, rate: Rate, burst_ratio: Number, now: int) -> None:
-        """Change the other."""
-        self.inner.apply(rate, burst_ratio, now)
-
-    def reset(self, now: int) -> None:
-        """Reset the other, and forget what the server said, which a new limiter would not know."""
-        super().reset(now)
-        self._windows.clear()
-        self._buckets.clear()
+    def charge(self, permits: int, now: int) -> None:
+        """Charge the strategy: the server itself tells the effect of a charge."""
+        self._strategy.charge(permits, now)
 
     def shift(self, ns: int) -> None:
-        """Move as the other does; the server's quotas do not wait for a pause here."""
-        super().shift(ns)
+        """Move as the strategy does; the server's quotas do not wait for a pause here."""
+        self._strategy.shift(ns)
         for quota in self._quotas():
             quota.shift(ns)
 
     def available(self, now: int) -> int:
-        """What the other has, but at most what is left."""
-        available, left = self.inner.available(now), self.left(now)
+        """What the strategy has, but at most what is left."""
+        available, left = self._strategy.available(now), self.left(now)
         return available if left is None else min(available, left)
 
     def standings(self, now: int) -> list[tuple[int, int]]:
-        """The other's, but at most what is left, until there is more for a request."""
-        left = self.left(now)
-        standings = self.inner.standings(now)
+        """The strategy's, but at most what is left, until there is more for a request."""
+        left, most = self.left(now), self._strategy.max_permits
+        standings = self._strategy.standings(now)
         if left is None:
             return standings
-        at = self.peek(left + 1, now) if self.max_permits is None or left < self.max_permits else now
+        at = self.peek(left + 1, now) if most is None or left < most else now
         return [(left, max(at, more)) if left <= available else (available, more) for available, more in standings]
 
     def rested(self, now: int) -> bool:
         """Not before the last window has ended and the buckets are full."""
-        return self._holds_nothing(now) and self.inner.rested(now)
+        return self._holds_nothing(now) and self._strategy.rested(now)
 
     def _quotas(self) -> list[_Window | ServerBucket]:
         return [*self._windows, *self._buckets.values()]
@@ -214,6 +190,3 @@ class Capped(Compound):
     def _holds_nothing(self, now: int) -> bool:
         over = not self._windows or now >= self._windows[-1].until
         return over and all(bucket.is_full(now) for bucket in self._buckets.values())
-
-    def __repr__(self) -> str:
-        return repr(self.inner)
