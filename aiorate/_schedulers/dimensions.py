@@ -75,7 +75,7 @@ class Dimensions(Compound):
         """What servers said of the dimension of that place, which is asked for its permits in place of it."""
         self.waited_for: int | None = None
         """The place of the dimension that last had a request wait. Those that are only shared come after the own ones."""
-        self.receipts = True
+        self._receipts = True
 
     @property
     def rate(self) -> Rate:  # type: ignore[override]
@@ -146,7 +146,7 @@ class Dimensions(Compound):
         """Refused: each dimension has a rate."""
         raise RuntimeError("set_rate(): a budget has a rate for each dimension.")
 
-    def bound_when_late(self, window: int, largest: int, late: int) -> None:
+    def _bound_when_late(self, window: int, largest: int, late: int) -> None:
         """None: the bounds are those of the dimensions."""
 
     def _place_of(self, dimension: Scheduler | ServerQuotas) -> int:

@@ -53,7 +53,7 @@ class TokenBucket(Metered):
         self.line: Meter = Meter()
         self.burst = burst
         self.max_permits: int | None = burst
-        self.receipts = True
+        self._receipts = True
         self._peaks = Peaks()
         self._spilled = 0
         self._initial = burst if initial is None else initial
@@ -77,7 +77,7 @@ class TokenBucket(Metered):
         ticks = now * unit
         if last > ticks:
             return -(-last // unit)  # rounded up
-        if since is None and not self.receipts and line.last is None and ticks - due + cost < self._brim:  # not full, and no records
+        if since is None and not self._receipts and line.last is None and ticks - due + cost < self._brim:  # not full, and no records
             line.due = last + cost
             return now
         if line.last is not None:
@@ -98,7 +98,7 @@ class TokenBucket(Metered):
             if ticks != now * unit:
                 self._spilled += gone
         line.due = begun + permits * cost
-        if self.receipts:
+        if self._receipts:
             peaks = self._peaks
             if now != peaks.at or found > peaks.level:
                 peaks.note(now, found)
@@ -174,15 +174,14 @@ class TokenBucket(Metered):
         self._peaks.note(now, level)
         self.line.due = due + permits * self._cost
 
-    def stock(self, now: int) -> int:
+    def available(self, now: int) -> int:
         """The permits in the bucket."""
-        due = self.line.due
-        return 0 if due is None else max(0, min((now * self._unit - due) // self._cost + 1, self.burst))
+        return max(0, min((now * self._unit - self._due(now)) // self._cost + 1, self.burst))
 
-    def standings(self, now: int) -> list[tuple[int, int]]:
+    def _standings(self, now: int) -> list[tuple[int, int]]:
         due = self.line.due
         if due is None:
-            return super().standings(now)
+            return super()._standings(now)
         ticks, unit, cost = now * self._unit, self._unit, self._cost
         if due > ticks:
             return [(0, -(-due // unit))]

@@ -65,7 +65,7 @@ class TokenPool(Metered):
         if pool is not None:
             check_ns("TokenPool(pool)", pool, least=1)
         self.line: Meter = Meter()
-        self.receipts = True
+        self._receipts = True
         self._peaks = Peaks()
         self._pool = pool
         self._last: int | None = None  # the instant up to which the pool is refilled
@@ -213,7 +213,7 @@ class TokenPool(Metered):
         if type(now) is not int or type(permits) is not int or permits < 1 or (since is not None and type(since) is not int):
             check_ask("take()", permits, now, since)
         line, cost, before = self.line, self._cost, self._last
-        if since is None and not self.receipts and line.last is None and before is not None and before <= now and self._full == self._over:
+        if since is None and not self._receipts and line.last is None and before is not None and before <= now and self._full == self._over:
             # No record to keep, and nothing overflows or returns. Without these lines, an acquire(2) at once takes an eighth longer.
             due, need = line.due, permits * cost
             level = now * self._unit - due + cost  # type: ignore[operator]  # it has begun
@@ -226,7 +226,7 @@ class TokenPool(Metered):
         if at > now:
             return at
         begun = last * self._unit - a + cost
-        if self.receipts:
+        if self._receipts:
             peaks = self._peaks
             if now != peaks.at or a > peaks.level:
                 peaks.note(now, a)
@@ -383,16 +383,18 @@ class TokenPool(Metered):
         self._peaks.note(now, a)
         self.line.due = self._due(last, a - permits * self._cost)
 
-    def stock(self, now: int) -> int:
+    def available(self, now: int) -> int:
         """The permits in the pool."""
+        if self._last is None:
+            self._begin(now)
         last, a, _ = self._pools(now)
-        return 0 if self._last is None or now < last else max(0, a // self._cost)
+        return 0 if now < last else max(0, a // self._cost)
 
-    def standings(self, now: int) -> list[tuple[int, int]]:
+    def _standings(self, now: int) -> list[tuple[int, int]]:
         line, last = self.line, self._last
         due, (unit, cost, slack, _) = line.due, line.numbers
         if due is None or last is None or now < last or line.numbers == NO_LINE:
-            return super().standings(now)
+            return super()._standings(now)
         idle = now * unit - due
         if idle < 0:
             return [(0, -(-due // unit))]
