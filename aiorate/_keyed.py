@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from aiorate._errors import LimiterClosed, kind_of
 from aiorate._keyed_base import Keyed, refuse_keyed
 from aiorate._limiter import Limiter
-from aiorate._options import check_scope
+from aiorate._options import check_same_scope, check_scope
 from aiorate._rate import NS_PER_SECOND, Rate, duration_to_ns
 from aiorate._schedulers.interface import Scheduler
 from aiorate._tree import changes
@@ -46,8 +46,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
         async with hosts("a.example"):
             await fetch()
 
-    Keys need not be registered or removed. Each new key looks at two older ones and drops them if nobody waits for them and their limits
-    have fully recovered. A key whose rate was changed, that is paused or in debt, or that you hold, stays.
+    Keys need not be registered or removed. A key is dropped if it was not used during the last thousand uses of others or so, nobody waits
+    for it, and its limit has fully recovered. A key whose rate was changed, that is paused or in debt, or that you hold, stays.
 
     Args:
         factory: A function of the key that returns its limit: a rate, a strategy, a list of these, a `Limiter`, or an
@@ -56,7 +56,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
             returns a `Limiter`, or None; that one may share a limit in turn. Keys take turns there, so a busy key does not delay others.
         weight: A function of the key that returns its share of the shared limit, a whole number of 1 or more. Equal shares by default.
         max_keys: How many keys to keep, as far as unused ones can be dropped.
-        idle: How many seconds to keep a key after its last use, or a timedelta. By default not at all, or ten minutes for adaptive rates.
+        idle: How many seconds to keep a key after its last use, or a timedelta, instead of counting the uses of others. For adaptive rates,
+            ten minutes by default.
         name: Shown in logs, metrics and ``repr()``, for all keys.
         on_event: Called with an `Event` when a key is dropped, and for events of limiters that were made from a rate or a strategy.
         on_wait: Called with a `Waited` after each wait for any key; see `watch`.
@@ -117,11 +118,11 @@ class KeyedLimiter(Keyed[K, Limiter]):
 
     def _member(self, key: K, made: object) -> Limiter:
         if isinstance(made, Limiter):
-            self._check_scope_of(made)
+            check_same_scope("its scope", "KeyedLimiter", self._process, made._node.tree.threads)
             return made
         adapted = _adapted(made)
         if adapted is not None:
-            self._check_scope_of(adapted)
+            check_same_scope("its scope", "KeyedLimiter", self._process, adapted._node.tree.threads)
             if self._idle is None:
                 self._idle = _REMEMBERED
             return adapted
@@ -138,7 +139,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         return shared
 
     def _check_limiter(self, what: str, shared: Limiter, process: bool) -> None:
-        self._check_scope_of_shared(what, process, shared)
+        check_same_scope(what, "KeyedLimiter", process, shared._node.tree.threads)
         shared._check_as_shared(what, "the limiters that the factory makes")
 
     def _join(self, member: Limiter, shared: Limiter | None) -> None:

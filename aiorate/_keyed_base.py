@@ -1,7 +1,7 @@
 """Members kept by key, each made when its key is first used, and evicted when it owes nothing: what keyed limiters and budgets share.
 
-A member is anything with a node. Knows nothing of rates, of event loops, or of HTTP. Longer than other files, because finding,
-making and evicting rely on the state in which the others leave the keys.
+A member is anything with a node. Eviction needs no task and no timer: each new key looks at a few old ones, and so do all uses during a
+round of looks, between which there is a pause. A key that was used since it was looked at last stays.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import sys
 from contextlib import nullcontext, suppress
 from functools import partial
 from logging import DEBUG, getLogger
-from threading import RLock, get_ident
+from threading import Condition, RLock, get_ident
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 from weakref import WeakSet, ref
 
 from aiorate._errors import check_count, kind_of
 from aiorate._events import Event, emit
-from aiorate._kept import Kept
 from aiorate._options import check_on_wait, check_options
 from aiorate._rate import duration_to_ns
 from aiorate._totals import Totals
@@ -61,14 +60,15 @@ class _Request(Protocol):
 
 
 K = TypeVar("K", bound="Hashable")
-P = ParamSpec("P")
-T = TypeVar("T")
 V = TypeVar("V", bound=Member)
 
 _logger = getLogger("aiorate")
 
 _MOST_NESTED = 64  # keys made one inside the other, each for the one before: as many as a chain of limits may have
-_CHECKED = 2  # keys for each new key, and for each use after a round: fewer would fall behind, more would cost time
+_LOOKS = 4  # for each new key, and for each use in a round: a key needs two or three, and keys shall go faster than they come
+_BATCH = 16  # uses in a round whose looks are made at once
+_PAUSE = 2048  # uses between two rounds; at least as many as there are keys, where no key comes or goes
+_UNUSED = 1024  # uses of other keys before one goes that was not used meanwhile: sooner, those used now and then would be made again
 
 
 class Keyed(Generic[K, V]):
@@ -76,19 +76,22 @@ class Keyed(Generic[K, V]):
 
     __slots__ = (
         "__weakref__",
+        "_changed",
         "_closed",
         "_factory",
         "_idle",
         "_kept",
         "_lock",
+        "_look_at",
         "_making",
         "_max_keys",
         "_name",
         "_on_event",
         "_process",
-        "_seen",
         "_shared",
         "_shared_of",
+        "_to_look",
+        "_uses",
         "_watch",
     )
 
@@ -119,8 +122,11 @@ class Keyed(Generic[K, V]):
         self._shared = shared
         self._shared_of = shared_of  # or a function that names the shared one of each key
         self._making: dict[K, int] = {}  # keys whose functions are running, and in which thread
-        self._kept: Kept[K, V] = Kept()
-        self._seen: dict[K, tuple[int, int]] = {}  # with idle: the permits granted to a key when it was checked, and the reading then
+        self._kept: dict[K, V] = {}
+        self._to_look: list[K] = []  # the keys of a round that are still to be looked at, the next one last
+        self._uses = 0  # of all keys
+        self._look_at = _PAUSE  # uses
+        self._changed = False  # whether keys came or went since the round began
         self._closed: V | None = None  # once closed: the member of all further keys
         self._process = scope == "process"
         self._lock: AbstractContextManager[object] = RLock() if self._process else nullcontext()
@@ -149,45 +155,25 @@ class Keyed(Generic[K, V]):
         """The member of all keys that are not kept when this is closed: it grants nothing."""
         raise NotImplementedError
 
-    def _check_scope_of(self, member: Member) -> None:
-        """Raise ValueError if a limiter or budget that a factory returned has another scope."""
-        if self._process and member._node.tree.threads is False:
-            raise ValueError(f"its scope is one event loop, and that of the {self._NAME} the process. Make one with scope='process'.")
-        if not self._process and member._node.tree.threads:
-            raise ValueError(
-                f"its scope is the process, and that of the {self._NAME} one event loop. Make one with scope='loop', or create the"
-                f" {self._NAME} with scope='process'."
-            )
-
-    def _check_scope_of_shared(self, what: str, process: bool, shared: Member) -> None:
-        """Raise ValueError, which names it ``what``, if a limit that keys share has another scope."""
-        if process and shared._node.tree.threads is False:
-            raise ValueError(f"{what}: this has scope='loop', and the {self._NAME} scope='process'. Create this with scope='process' too.")
-        if not process and shared._node.tree.threads:
-            raise ValueError(
-                f"{what}: a {self._NAME} is for one event loop, and this has scope='process'. Use scope='loop', or create the {self._NAME}"
-                " with scope='process'."
-            )
-
     # Looking.
 
     def __getitem__(self, key: K) -> V:
         """Return what is kept for the key, and make it if the key is new. It is not dropped while you hold it."""
-        kept = self._kept
-        member: V | None
         try:
-            member = kept.used[key]
+            member = self._kept[key]
         except KeyError:
-            member = None
+            member = self._add(key)
         except TypeError as error:
             raise TypeError(
                 f"{self._NAME}: a key must be hashable, such as text or a tuple of texts, not {kind_of(key)} ({error})."
             ) from error
-        if member is None:
-            member = self._run(self._find, key) or self._add(key)
-        kept.uses_left -= 1
-        if kept.uses_left < 0:
-            self._check_unused()
+        self._uses += 1
+        if self._uses > self._look_at:
+            self._look(_LOOKS * _BATCH)
+            if self._to_look or len(self._kept) > self._max_keys:
+                self._look_at = self._uses + _BATCH
+            else:
+                self._look_at = self._uses + (_PAUSE if self._changed else max(_PAUSE, len(self._kept)))
         return member
 
     @property
@@ -211,7 +197,8 @@ class Keyed(Generic[K, V]):
 
     def __iter__(self) -> Iterator[K]:
         """Iterate over the keys that are kept."""
-        return iter(self._run(list, self._kept))
+        with self._lock:
+            return iter(list(self._kept))
 
     def __contains__(self, key: object) -> bool:
         """Whether the key is kept. Does not make it."""
@@ -234,19 +221,17 @@ class Keyed(Generic[K, V]):
             A function that ends the calls.
         """
         check_on_wait("watch", on_wait)
-        return self._run(self._watched).add(on_wait)
+        with self._lock:
+            if self._watch is None:
+                from aiorate._tree.watch import Watch
 
-    def _watched(self) -> Watch:
-        if self._watch is None:
-            from aiorate._tree.watch import Watch
+                self._watch = Watch(self._name)
+                for key, member in self._kept.items():
+                    self._join_watch(key, member)
+            return self._watch.add(on_wait)
 
-            self._watch = Watch(self._name)
-            for key in self._kept:
-                self._join_watch(key, self._kept.get(key))
-        return self._watch
-
-    def _join_watch(self, key: K, member: V | None) -> None:
-        if self._watch is not None and member is not None:
+    def _join_watch(self, key: K, member: V) -> None:
+        if self._watch is not None:
             from aiorate._tree.watch import join
 
             join(self._watch, key, member._node, getattr(member, "_places", None))
@@ -255,19 +240,14 @@ class Keyed(Generic[K, V]):
         """As `Limiter.totals`, the sum of all keys: those that were evicted count if it was watched then."""
         watch = self._watch
         total = Totals({}, 0, 0) if watch is None else watch.past  # first: a key that is evicted meanwhile may be missing, and not twice
-        for member in self._run(self._members):
+        for member in self._members():
             total += member._totals()
         return total
 
     def _members(self) -> list[V]:
-        """The members of all keys; in another thread, too, while keys come, go and move."""
-        for tries_left in range(9, -1, -1):
-            try:  # twice: a key that moves is missed once at most
-                return list({id(member): member for member in [*self._kept.values(), *self._kept.values()]}.values())
-            except RuntimeError:  # a dict changed meanwhile
-                if not tries_left:
-                    raise
-        return []
+        """The members of all keys."""
+        with self._lock:
+            return list(self._kept.copy().values())  # the copy is made in one step: another thread may read the totals
 
     # Keeping.
 
@@ -284,78 +264,84 @@ class Keyed(Generic[K, V]):
         """
         keys, dropped = list(self), 0
         while keys:
-            kept = [key for key in keys if not self._evict(key)]
+            kept = [key for key in keys if (node := self._node_of(key)) is None or not self._evict(key, node)]
             dropped += len(keys) - len(kept)
             # Once more where keys may share those of others here: a key that was kept for them may go now.
             keys = kept if self._shared_of is not None and len(kept) < len(keys) else []
-        self._run(self._tidy, dropped)
+        with self._lock:
+            self._to_look = []
+            if dropped > len(self._kept):
+                self._kept = dict(self._kept)  # a dict that lost most of its keys does not shrink
         return dropped
 
     def forget(self) -> None:
         """Drop every key, whatever it owes and whether or not it is in use. For tests."""
-        self._run(self._forget)
-
-    def _forget(self) -> None:
-        forgotten = [] if self._watch is None else [member._totals().past for member in self._members()]
-        self._kept = Kept()
-        self._seen = {}
-        if self._watch is not None:
-            self._watch.past = sum(forgotten, self._watch.past)
-
-    def _tidy(self, dropped: int) -> None:
-        self._kept.forget_dropped()
-        if dropped > len(self._kept):
-            self._kept.shrink()
-            self._seen = dict(self._seen)
+        with self._lock:
+            if self._watch is not None:
+                self._watch.past = sum([member._totals().past for member in self._members()], self._watch.past)
+            self._kept, self._to_look = {}, []
 
     async def aclose(self) -> None:
         """Close what is kept for every key. A shared limit that you made yourself stays open."""
-        for member in self._run(self._close, self._closed_member()):
+        with self._lock:
+            self._closed = self._closed_member()
+        for member in self._members():
             await member.aclose()
 
-    def _close(self, closed: V) -> list[V]:
-        self._closed = closed
-        return self._kept.values()
-
-    def _run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Call a function that looks at or changes what is kept; with the scope of the process, one thread at a time."""
-        with self._lock:
-            return call(*args, **options)
-
-    def _find(self, key: K) -> V | None:
-        return self._kept.find(key) if not self._process or key not in self._kept.used else self._kept.used[key]
+    # Making. Functions of users run in `_make`, and nowhere else, and no lock is held then.
 
     def _add(self, key: K) -> V:
-        """The member of a key that was not kept when it was looked up."""
-        with _making_keys if self._process else nullcontext():
-            return self._run(self._find, key) or self._add_new(key)
-
-    def _add_new(self, key: K) -> V:
-        # Functions of users run in `_make`, and nowhere else.
-        if self._closed is not None:
-            return self._closed
-        if not isinstance(key, (str, tuple, int)):
-            if isinstance(key, _Request) and hash(key) == object.__hash__(key):
-                raise TypeError(
-                    f"{self._NAME}: a request cannot be a key, because every request would get a limit of its own. Use what the limit is"
-                    " for, such as request.client.host or request.url.host."
+        """The member of a key that was not kept when it was looked up. If another thread is making it, wait for that."""
+        me = get_ident()
+        with _made if self._process else nullcontext():
+            while (maker := self._making.get(key, me)) != me:
+                self._wait_for(key, maker, me)
+            member = self._kept.get(key) or self._closed
+            if member is not None:
+                return member
+            self._check_key(key)
+            if key in self._making:
+                raise self._circle(key)
+            if len(self._making) >= _MOST_NESTED and list(self._making.values()).count(me) >= _MOST_NESTED:
+                raise ValueError(
+                    f"{self._NAME}: shared= or the factory leads from key to key, and to {key!r} after {_MOST_NESTED} of them."
+                    " At some key it must return None."
                 )
-            if isinstance(key, CoroutineType):
-                key.close()  # or Python would also warn that it was never awaited
-                raise TypeError(f"{self._NAME}: a coroutine cannot be a key. Await it first: keyed.acquire(await find_user()).")
-        if key in self._making:
-            raise self._circle(key)
-        if len(self._making) >= _MOST_NESTED and list(self._making.values()).count(get_ident()) >= _MOST_NESTED:
-            raise ValueError(
-                f"{self._NAME}: shared= or the factory leads from key to key, and to {key!r} after {_MOST_NESTED} of them."
-                " At some key it must return None."
-            )
+            self._making[key] = me
         try:
-            self._making[key] = get_ident()
-            member = self._make(key)
+            return self._keep(key, self._make(key))
         finally:
-            self._making.pop(key, None)
-        return self._keep(key, member)
+            with _made if self._process else nullcontext():
+                self._making.pop(key, None)
+                if self._process:
+                    _made.notify_all()
+
+    def _wait_for(self, key: K, maker: int, me: int) -> None:
+        """Wait until some key was made. Raises ValueError if the thread that makes this key waits for this thread."""
+        thread: int | None = maker
+        while thread is not None:
+            if thread == me:
+                raise self._circle(key)
+            wanted = _wanted.get(thread)
+            thread = None if wanted is None else wanted[0]._making.get(wanted[1])
+        _wanted[me] = self, key
+        try:
+            _made.wait()
+        finally:
+            _wanted.pop(me, None)
+
+    def _check_key(self, key: K) -> None:
+        """Raise TypeError for keys of which no two are equal."""
+        if isinstance(key, (str, tuple, int)):
+            return
+        if isinstance(key, _Request) and hash(key) == object.__hash__(key):
+            raise TypeError(
+                f"{self._NAME}: a request cannot be a key, because every request would get a limit of its own. Use what the limit is"
+                " for, such as request.client.host or request.url.host."
+            )
+        if isinstance(key, CoroutineType):
+            key.close()  # or Python would also warn that it was never awaited
+            raise TypeError(f"{self._NAME}: a coroutine cannot be a key. Await it first: keyed.acquire(await find_user()).")
 
     def _circle(self, key: K) -> ValueError:
         return ValueError(
@@ -385,8 +371,7 @@ class Keyed(Generic[K, V]):
 
     def _check_names(self, key: K, member: V) -> None:
         """Say so in the log if the first two keys have one name in a store, and so one limit."""
-        first = next(iter(self._kept), None)
-        other = None if first is None else self._kept.get(first)
+        first, other = next(iter(self._kept.items()), (None, None))
         name = member._node.notices.name
         if other is not None and member._node.watcher.state != "local" and other._node.notices.name == name:
             _logger.warning(
@@ -411,77 +396,86 @@ class Keyed(Generic[K, V]):
             raise
 
     def _keep(self, key: K, member: V) -> V:
-        """Keep a new member, and make room for it. Returns it, or the closed one if this was closed meanwhile."""
-        kept = self._kept
-        if self._run(self._add_kept, key, member):
-            for _ in range(_CHECKED):
-                self._check(self._run(kept.oldest, key))
-        if self._closed is not None and key not in kept:
-            return self._closed
-        for turn in range(2 * _CHECKED):
-            if len(kept) > self._max_keys:
-                self._check(self._run(kept.oldest, key) if turn < _CHECKED else self._run(kept.unused) or self._run(kept.unused))
+        """Make room for a new member, and keep it. Returns it, or the closed one if this was closed meanwhile."""
+        self._look(_LOOKS, 1)
+        with self._lock:
+            if self._closed is not None:
+                return self._closed
+            self._join_watch(key, member)
+            self._kept[key] = member
+            self._changed = True
         return member
 
-    def _add_kept(self, key: K, member: V) -> bool:
-        if self._watch is not None:
-            self._join_watch(key, member)
-        return self._closed is None and self._kept.add(key, member)
+    # Evicting.
 
-    def _check_unused(self) -> None:
-        for _ in range(_CHECKED):
-            key = self._run(self._kept.unused)
-            if key is None:
-                break
-            self._check(key)
-
-    def _check(self, key: K | None) -> None:
-        if key is not None:
-            self._evict(key, None if len(self._kept) > self._max_keys else self._idle)
-
-    def _evict(self, key: K, idle: int | None = None) -> bool:
+    def _look(self, looks: int, more: int = 0) -> None:
+        """Look at the next keys of a round, or of a new one, and drop those that are unused. There will be so many keys ``more``."""
         with self._lock:
-            member = self._kept.get(key)
+            if not self._to_look:
+                self._to_look, self._changed = [*reversed(self._kept)], False
+            keys = self._to_look[-looks:]
+            del self._to_look[-looks:]
+        kept, idle, uses = self._kept, self._idle, self._uses
+        for key in reversed(keys):
+            member = kept.get(key)
             if member is None:
-                return False
-            node = member._node
-            del member  # or it would be in use
+                continue
+            node, member = member._node, None  # or it would be in use
+            if len(kept) + more > self._max_keys:
+                self._evict(key, node)
+                continue
+            if idle is None:  # by hand, because nearly all looks end here
+                granted = node.granted
+                if granted != node.seen:
+                    node.seen, node.seen_at = granted, uses
+                    continue
+                if uses - node.seen_at < _UNUSED:
+                    continue
+            self._evict(key, node, idle)
+
+    def _node_of(self, key: K) -> Node | None:
+        member = self._kept.get(key)
+        return None if member is None else member._node
+
+    def _evict(self, key: K, node: Node, idle: int | None = None) -> bool:
+        """Drop the key if it owes nothing, nobody holds what is kept for it, and it was not used for ``idle`` ns."""
+        with self._lock:
             return node.tree.run(self._evict_if_rested, key, node, idle)
 
     def _evict_if_rested(self, key: K, node: Node, idle: int | None) -> bool:
-        member = self._kept.get(key)
-        assert member is not None  # its node was found just now
         try:
             rested = is_rested(node)
+            if idle is not None:
+                granted, reading = node.granted, node.timeline.read()
+                if granted != node.seen:
+                    node.seen, node.seen_at = granted, reading
+                    return False
+                if reading - node.seen_at < idle:
+                    return False
         except Exception:  # of a strategy or a clock: a caller of that key sees it, not callers of others
             return False
         if not rested:
             return False
-        if idle is not None:
-            granted, reading = node.granted, node.timeline.read()
-            before = self._seen.get(key)
-            if before is None or before[0] != granted:
-                self._seen[key] = granted, reading
-                return False
-            if reading - before[1] < idle:
-                return False
+        member = self._kept.get(key)
+        if member is None or member._node is not node:  # another thread was faster
+            return False
         # A caller may still hold the member. If it survives removal from the dict, keep it.
         there = ref(member)
         counted = None if self._watch is None else member._totals().past
         try:
-            self._kept.drop(key)
+            del self._kept[key]
+            self._changed = True
             in_use = not _OWNED_BY_THREADS or sys.getrefcount(member) > _references()
             del member
             held = there() if in_use else None
             if held is not None:
-                self._kept.put_back(key, held)
+                self._kept[key] = held
                 return False
         except BaseException:  # a signal handler's: a key in use must not be lost
             held = there()
-            if held is not None and key not in self._kept:
-                self._kept.put_back(key, held)
+            if held is not None:
+                self._kept.setdefault(key, held)
             raise
-        self._seen.pop(key, None)
         if self._watch is not None and counted is not None:
             self._watch.past += counted
         node.dismiss()
@@ -504,13 +498,16 @@ def _references() -> int:
 _of_processes: WeakSet[Keyed[Any, Any]] = WeakSet()
 
 
-_making_keys = RLock()
-"""Held while a key is made, with the user's functions, which may ask other keyed limits. Kept keys are found meanwhile."""
+_made = Condition()
+"""Told when a key was made. Held while it is looked which keys are being made, and by whom."""
+_wanted: dict[int, tuple[Keyed[Any, Any], Any]] = {}
+"""Of threads that wait for a key that another is making: that key, and whose it is."""
 
 
 def _after_fork() -> None:
-    global _making_keys
-    _making_keys = RLock()
+    global _made
+    _made = Condition()
+    _wanted.clear()
     for keyed in list(_of_processes):
         keyed._begin_again()
 

@@ -12,7 +12,7 @@ from aiorate._budget_options import not_a_budget
 from aiorate._errors import LimiterClosed, kind_of
 from aiorate._keyed_base import Keyed, refuse_keyed
 from aiorate._limiter import Limiter
-from aiorate._options import check_scope
+from aiorate._options import check_same_scope, check_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -40,7 +40,7 @@ class KeyedBudget(Keyed[K, Budget]):
         shared: A `Budget` that all keys go through as well, or a function of the key that returns one, or None. Amounts are taken from
             both, by the names of the dimensions.
         max_keys: How many keys to keep, as far as unused ones can be dropped.
-        idle: How many seconds to keep a key after its last use, or a timedelta. By default not at all.
+        idle: How many seconds to keep a key after its last use, or a timedelta, instead of counting the uses of others.
         name: Shown in logs, metrics and ``repr()``, for all keys.
         on_event: Called with an `Event` when a key is dropped.
         on_wait: Called with a `Waited` after each wait for any key; see `watch`.
@@ -83,7 +83,7 @@ class KeyedBudget(Keyed[K, Budget]):
     def _member(self, key: K, made: object) -> Budget:
         if not isinstance(made, Budget):
             raise TypeError
-        self._check_scope_of(made)
+        check_same_scope("its scope", "KeyedBudget", self._process, made._node.tree.threads)
         return made
 
     def _check_shared(self, what: str, shared: object) -> Budget:
@@ -99,7 +99,7 @@ class KeyedBudget(Keyed[K, Budget]):
         return shared
 
     def _check_budget(self, what: str, shared: Budget, process: bool) -> None:
-        self._check_scope_of_shared(what, process, shared)
+        check_same_scope(what, "KeyedBudget", process, shared._node.tree.threads)
         shared._check_as_shared(what)
 
     def _join(self, member: Budget, shared: Budget | None) -> None:

@@ -7,16 +7,13 @@ belongs to the class that users look up.
 from __future__ import annotations
 
 from functools import partial
-from threading import current_thread
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
-from weakref import ref
 
 from aiorate._errors import LimiterClosed, LineFull, WaitTooLong, check_count
-from aiorate._loops.loops import running_task
+from aiorate._loops.table import starved_here
 from aiorate._options import check_on_wait, check_options, check_scope
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
-from aiorate._schedulers.places import Places
 from aiorate._several import strategy_of
 from aiorate._tree import changes
 from aiorate._tree.max_waiting import MaxWaiting
@@ -35,6 +32,7 @@ if TYPE_CHECKING:
     from aiorate._decorator import Weighted
     from aiorate._events import Event
     from aiorate._feedback import Feedback
+    from aiorate._inside import Inside
     from aiorate._loops.clock import Clock
     from aiorate._rate import Duration, Number
     from aiorate._several import Limits
@@ -86,7 +84,7 @@ class Limiter:
     A limiter cannot be copied or pickled, because the copy would grant the same permits again.
     """
 
-    __slots__ = ("__weakref__", "_max_waiting", "_meter", "_node", "_places")
+    __slots__ = ("__weakref__", "_inside", "_max_waiting", "_meter", "_node")
 
     def __init__(
         self,
@@ -117,13 +115,17 @@ class Limiter:
         self._node = Node(scheduler, duration_to_ns(catch_up, "Limiter(catch_up)"), precise, clock, name, tree)
         self._node.notices.on_event = on_event
         self._meter = self._node.meter
-        self._places: Node | None = None
+        self._inside: Inside | None = None
         if max_concurrency is not None:
+            from aiorate._inside import Inside
+
             check_count("Limiter(max_concurrency)", max_concurrency, ", or None (no bound)", least=1)
-            self._places = Node(Places(max_concurrency), 0, clock=clock)
-            self._places.share(self._node)
-            self._places.noted = self._node.counters
-        self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._node, self._places)
+            self._inside = Inside(max_concurrency, self._node, clock)
+        self._max_waiting: MaxWaiting | None = None
+        if max_waiting is not None:
+            self._max_waiting = MaxWaiting(max_waiting, self._node, self._places)
+            if self._inside is not None:
+                self._inside.max_waiting = self._max_waiting
         if on_wait is not None:
             self.watch(on_wait)
 
@@ -161,6 +163,8 @@ class Limiter:
         node, most = self._node, self._max_waiting
         tree = node.tree
         if tree.threads:
+            if permits is _ONE and not starved_here() and self._meter.grab(True):
+                return 0.0
             ticket, _, asked, _ = tree.ask(node, permits, limit, most, ACQUIRE)
         else:
             ticket, _, asked, _ = tree.request(node, permits, limit, most)
@@ -175,23 +179,15 @@ class Limiter:
                 while not ticket.done():
                     await tree.awaited(node, ticket)
             else:
-                driver = node.driver
+                waker = node.waker
                 while not ticket.done():
-                    await driver.wait(ticket)  # type: ignore[union-attr]  # somebody waits
+                    await waker.wait(ticket)  # type: ignore[union-attr]  # somebody waits
             if (decided or tree.resuming > 1) and loop is not None and loop.starved():
                 await loop.turn()
         except BaseException:
             tree.leave(node, ticket, permits, epoch)
             raise
         return tree.resume(node, ticket, asked, permits, epoch)[0] / NS_PER_SECOND
-
-    async def _acquire(self, node: Node, permits: int, limit: int | None = None) -> int:
-        """Wait in the line of that node; returns the ns waited."""
-        tree, most = node.tree, self._max_waiting
-        ticket, _, asked, _ = tree.ask(node, permits, limit, most, ACQUIRE, None, False)
-        if ticket is None:
-            return 0
-        return (await tree.wait(node, ticket, permits, asked, limit, most))[0]
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are available right now, without waiting.
@@ -234,7 +230,7 @@ class Limiter:
 
     async def __aenter__(self) -> float:
         """Acquire one permit. ``as waited`` gets the seconds spent waiting. With ``max_concurrency``, wait for a free place first."""
-        if self._places is None and self._meter.grab():
+        if self._inside is None and self._meter.grab():
             return 0.0
         return await self._enter(1)
 
@@ -252,54 +248,20 @@ class Limiter:
 
     async def _enter(self, permits: int) -> float:
         """Take the permits, and a place if there is a limit of concurrency; returns the seconds waited for both. `_leave` must follow."""
-        places = self._places
-        if places is None:
+        if self._inside is None:
             return await self.acquire(permits)
         self._check("acquire()", permits)
-        self._check_holder(places)
-        waited = await self._acquire(places, permits)
-        self._hold(places)
-        return waited / NS_PER_SECOND
-
-    def _check_holder(self, places: Node) -> None:
-        """Raise RuntimeError if the running task holds the only place: it would wait for itself for ever."""
-        scheduler = places.scheduler
-        holder = scheduler.holder if isinstance(scheduler, Places) else None
-        most = self._max_waiting
-        if holder is None or (most is not None and most.most == 0):  # nobody waits then
-            return
-        task = running_task()
-        if task is not None and holder() is task:
-            raise RuntimeError(
-                "async with limiter: this task is already inside, and max_concurrency is 1, so it would wait for itself. Enter only once;"
-                " for another permit inside, await limiter.acquire()."
-            )
-        if task is None and holder() is current_thread():
-            raise RuntimeError(
-                "with limiter: this thread is already inside, and max_concurrency is 1, so it would wait for itself. Enter only once;"
-                " for another permit inside, call limiter.acquire_blocking()."
-            )
-
-    def _hold(self, places: Node) -> None:
-        """Note which task or thread holds the only place; one of several may be left by another."""
-        scheduler = places.scheduler
-        if isinstance(scheduler, Places) and scheduler.size == 1:
-            scheduler.holder = ref(running_task() or current_thread())
+        return await self._inside.enter(permits) / NS_PER_SECOND
 
     async def _enter_at_once(self) -> bool:
         """As `_enter` for one permit, and never waits: False unless a place and a permit are free now. A store is asked once.
 
         `_leave` must follow True.
         """
-        node, places = self._node, self._places
-        if node.watcher is UNWATCHED:
-            if places is None:
-                return self.try_acquire()
-            if node.tree.run(places.take, 1) is None:
-                return self._refuse_try()
-            self._hold(places)
-            return True
-        if places is not None and not node.tree.run(_take_place, places):
+        inside = self._inside
+        if self._node.watcher is UNWATCHED:
+            return self.try_acquire() if inside is None else inside.enter_at_once() or self._refuse_try()
+        if inside is not None and not inside.take_place():
             return self._refuse_try()
         try:
             await self.acquire(max_wait=0)
@@ -308,8 +270,8 @@ class Limiter:
             if isinstance(error, WaitTooLong | LineFull):
                 return False
             raise
-        if places is not None:
-            self._hold(places)
+        if inside is not None:
+            inside.hold()
         return True
 
     def _enter_blocking(self, permits: int) -> float:
@@ -319,25 +281,20 @@ class Limiter:
                 "`with` blocks its thread, and this limiter is for one event loop: write `async with limiter:`, or create the limiter with"
                 " scope='process'."
             )
-        if permits is not _ONE:
-            self._check("acquire_blocking()", permits)
-        from aiorate._tree.threads import wait_blocking
-
-        places = self._places
-        if places is not None:
-            self._check_holder(places)
-        node = places or self._node
-        waited = wait_blocking(node, node.tree, permits, None, self._max_waiting)[0]
-        if places is not None:
-            self._hold(places)
-        return waited / NS_PER_SECOND
+        if self._inside is None:
+            return self.acquire_blocking(permits)
+        self._check("acquire_blocking()", permits)
+        return self._inside.enter_blocking(permits) / NS_PER_SECOND
 
     def _leave(self) -> None:
-        """Leave the place that `_enter` took: the next request waiting for it has it at once."""
-        places = self._places
-        if places is not None:
-            places.scheduler.holder = None  # type: ignore[attr-defined]  # Places
-            places.tree.post(partial(_free, places))
+        """Leave the place that `_enter` took, if there is a limit of concurrency."""
+        if self._inside is not None:
+            self._inside.leave()
+
+    @property
+    def _places(self) -> Node | None:
+        """The limit of places below that of permits; None: there is none."""
+        return None if self._inside is None else self._inside.node
 
     def of(self, permits: int) -> Weighted:
         """Take several permits in one step: ``async with limiter.of(5):``, or ``@limiter.of(5)`` above a function."""
@@ -442,8 +399,8 @@ class Limiter:
     def _reset(self) -> None:
         self._node.look_now()
         changes.reset(self._node)
-        if self._places is not None:
-            self._places.counters.clear()
+        if self._inside is not None:
+            self._inside.node.counters.clear()
 
     def apply(self, spec: RateSpec | str) -> None:
         """Apply a `RateSpec`, or its text such as ``"12000,1.1,start"``: a rate, a burst ratio and a verb.
@@ -457,8 +414,8 @@ class Limiter:
         if not isinstance(new, RateSpec):
             raise TypeError(f"apply() takes a RateSpec or its text such as '12000,1.1,start', not {type(spec).__name__}.")
         self._change(changes.apply, self._node, new)
-        if self._places is not None and not self._node.closed:
-            self._places.closed = False
+        if self._inside is not None and not self._node.closed:
+            self._inside.node.closed = False
 
     async def aclose(self) -> None:
         """Close the limiter. Callers in the queue get `LimiterClosed`, and no task or timer is left when this returns."""
@@ -467,8 +424,8 @@ class Limiter:
         await self._node.tree.finish(self._node)
 
     def _shut(self, error: LimiterClosed) -> None:
-        if self._places is not None:
-            self._places.close(error)
+        if self._inside is not None:
+            self._inside.node.close(error)
         self._node.close(error)
 
     def _change(self, change: Callable[P, object], *args: P.args, **options: P.kwargs) -> None:
@@ -555,8 +512,8 @@ class Limiter:
 
         The error names ``instead`` as the place for ``max_waiting``.
         """
-        if self._places is not None:
-            places = getattr(self._places.scheduler, "size", None)
+        if self._inside is not None:
+            places = self._inside.size
             raise ValueError(
                 f"{what}: a shared limiter cannot have max_concurrency={places}; only its permits are shared. Leave it out, and put"
                 f" `async with asyncio.Semaphore({places}):` around the calls, the same Semaphore for all."
@@ -576,23 +533,13 @@ class Limiter:
         timeline = node.timeline
         state = ", closed" if node.closed else ", stopped" if timeline.stopped else ", paused" if timeline.paused else ""
         waiting, places = len(node.queue.line), ""
-        if self._places is not None:
-            waiting += len(self._places.queue.line)
-            places = f", {self._places.scheduler!r}"
+        if self._inside is not None:
+            waiting += len(self._inside.node.queue.line)
+            places = f", {self._inside!r}"
         return f"<Limiter{name} {node.scheduler!r}{places}, {waiting} waiting{state}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Limiter cannot be copied or pickled: the copy would grant the same permits again. Share it, or create another.")
-
-
-def _take_place(places: Node) -> bool:
-    """Take a free place that nobody waits for, and no permit yet."""
-    return places.queue.first() is None and places.scheduler.take(1, 0) == 0
-
-
-def _free(places: Node) -> None:
-    places.scheduler.give_back(1, 0)
-    places.look_if_alive()  # not in a loop that was closed, as when its tasks are collected
 
 
 def pause_to_ns(seconds: Duration) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiorate._errors import check_count, kind_of
 from aiorate._loops.clock import Clock
 
-__all__ = ["check_on_wait", "check_options", "check_scope"]
+__all__ = ["check_on_wait", "check_options", "check_same_scope", "check_scope"]
 
 
 def check_options(of: str, max_waiting: object, clock: object, name: object, on_event: object, on_wait: object) -> None:
@@ -28,6 +28,17 @@ def check_scope(of: str, scope: object) -> None:
         raise TypeError(f"{of}(scope) must be 'loop' or 'process', not {kind_of(scope)}.")
     if scope not in ("loop", "process"):
         raise ValueError(f"{of}(scope={scope!r}) must be 'loop' or 'process'.")
+
+
+def check_same_scope(what: str, of: str, process: bool, threads: bool) -> None:
+    """Raise ValueError, which names it ``what``, for a limit for ``threads`` or not, as part of a class ``of`` for a ``process`` or not."""
+    if process and threads is False:
+        raise ValueError(f"{what}: this has scope='loop', and the {of} scope='process'. Create this with scope='process' too.")
+    if threads and not process:
+        raise ValueError(
+            f"{what}: this has scope='process', and the {of} is for one event loop. Create this with scope='loop', or the {of} with"
+            " scope='process'."
+        )
 
 
 def check_on_wait(call: str, on_wait: object) -> None:

@@ -28,6 +28,7 @@ _WRITTEN_DIGITS = 15  # a float with more digits is the result of a computation
 _WHOLE_FLOATS = 2**53  # below it, a whole float is the number that is written
 NO_BOUND = "None (no bound)"  # what an error says besides of a duration that may be None
 _SHORT = 10**6  # seconds: below it, a float times 10**9 is within a quarter of what is written
+_PLACES = 4  # after the point of a rate that is shown
 MOST_DIGITS = 400  # numbers outside 1e-400 to 1e400 are refused, because their arithmetic would take minutes
 EVEN = 1, 1  # the ratio of all strategies that never catch up, shared
 
@@ -193,6 +194,11 @@ class Rate:
             ((n, ns) for n, ns in _UNITS.items() if self.period_ns % ns == 0 and n not in ("d", "week", "weeks")), key=lambda unit: unit[1]
         )
         count = self.period_ns // length
+        if length >= NS_PER_SECOND and self.permits > count > 1 == gcd(self.permits, count):
+            for places in range(1, _PLACES):
+                shown, rest = divmod(self.permits * 10**places, count)
+                if not rest:  # 34.2/s, which is read as 171/5s
+                    return f"{shown // 10**places}.{shown % 10**places:0{places}}/{name}"
         return f"{self.permits}/{'' if count == 1 else count}{name}"
 
     def __repr__(self) -> str:

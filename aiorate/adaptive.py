@@ -7,6 +7,7 @@ nothing of HTTP.
 from __future__ import annotations
 
 from functools import partial
+from math import gcd
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
@@ -33,7 +34,7 @@ _LEAST, _MOST = 1e-9, 1e12  # permits per second
 _LONGEST = 10**9 * NS_PER_SECOND  # a longer pause is as good as this one
 _LEAST_REFUSED = 1e-6  # a smaller share counts as this one, or a climb would be paid for until the end of time
 _DIGITS = 1000  # a rate is rounded down to at least three digits, so that it is short in logs
-_PERIODS = tuple(seconds * NS_PER_SECOND for seconds in (1, 60, 3_600, 86_400))
+_MOST_SECONDS = 10**12
 
 
 class AdaptiveRate:
@@ -149,7 +150,7 @@ class AdaptiveRate:
 
     def _apply(self) -> None:
         search, node = self._search, self._node
-        rate = search.changed()
+        rate = search.changed(node.scheduler.rate)
         if rate is not None:
             changes.move_rate(node, rate)
         settled = search.news()
@@ -226,13 +227,10 @@ class _Search:
             at = min(self._edge, at + self._gap)
         return min(at, now)
 
-    def changed(self) -> Rate | None:
-        """The rate to set, if it is another one."""
-        rate = self._rounded(self.finder.rate)
-        if rate == self.applied:
-            return None
-        self.applied = rate
-        return rate
+    def changed(self, present: Rate) -> Rate | None:
+        """The rate to set, if it is another one than at present."""
+        self.applied = self._rounded(self.finder.rate)
+        return None if self.applied == present else self.applied
 
     def news(self) -> Rate | None:
         """The rate that was settled on, if it has changed by more than 10 % since it was last told."""
@@ -247,11 +245,12 @@ class _Search:
         if self._period:
             rate = Rate.exactly(max(1, int(per_second * self._period / NS_PER_SECOND + 1e-9)), self._period)
         else:
-            enough = _DIGITS * NS_PER_SECOND
-            period = next(
-                (each for each in _PERIODS if (ns := per_second * each) >= enough or ns % NS_PER_SECOND == 0), 1000 * _PERIODS[-1]
-            )
-            rate = Rate.exactly(max(1, int(per_second * period / NS_PER_SECOND)), period)
+            seconds = 1
+            while per_second * seconds < _DIGITS and seconds < _MOST_SECONDS:
+                seconds *= 10
+            permits = max(1, int(per_second * seconds + 1e-9))
+            common = gcd(permits, seconds)
+            rate = Rate.exactly(permits // common, seconds // common * NS_PER_SECOND)
         if not self.lowest.slower_than(rate):
             return self.lowest
         return rate if rate.slower_than(self.highest) else self.highest

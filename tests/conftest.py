@@ -17,7 +17,7 @@ from helpers.meters import PLAIN, Machine, steady
 from helpers.server import Server
 from helpers.stores import RealServer
 
-from aiorate._loops.asyncio.view import AsyncioLoop
+from aiorate._loops.asyncio import AsyncioLoop
 from aiorate._meter import PureMeter
 from aiorate.testing import VirtualLoop
 
@@ -75,7 +75,7 @@ def pytest_collection_finish() -> None:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """The clock of all limiters that are made without one. Under it, the meter is open."""
     machine = Machine()
-    for module in ("_loops.asyncio.view", "_tree.timeline"):
+    for module in ("_loops.asyncio", "_tree.timeline"):
         monkeypatch.setattr(f"aiorate.{module}.monotonic_ns", machine)
     return machine
 

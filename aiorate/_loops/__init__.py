@@ -1,1 +1,1 @@
-"""What a limiter needs of an event loop, for each kind of loop."""
+"""What limiters need of event loops, for each family of them."""

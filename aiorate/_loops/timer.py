@@ -1,16 +1,21 @@
-"""The timer of a driver: early timers and their back-off, in one place."""
+"""The timer of a tree: early timers and their back-off, in one place."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiorate._rate import NS_PER_SECOND
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiorate._loops.clock import Handle
-    from aiorate._loops.view import EventLoop
+    from aiorate._loops.loop import Loop
 
-__all__ = ["Timer"]
+__all__ = ["GRAIN_NS", "LONGEST_NS", "Timer"]
+
+GRAIN_NS = 1_000_000  # between wake-ups: loops' timers may fire early, and must not make a limiter spin (uvloop#233)
+LONGEST_NS = 86_400 * NS_PER_SECOND  # not all loops can wait for longer, and a deadline may be a float; the clock is read again then
 
 
 class Timer:
@@ -22,9 +27,7 @@ class Timer:
 
     __slots__ = ("_call_at", "_due", "_early", "_fired_at", "_handle", "_loop", "_wake")
 
-    def __init__(
-        self, loop: EventLoop, wake: Callable[[], None], call_at: Callable[[int, Callable[[], None]], Handle] | None = None
-    ) -> None:
+    def __init__(self, loop: Loop, wake: Callable[[], None], call_at: Callable[[int, Callable[[], None]], Handle] | None = None) -> None:
         self._loop = loop
         self._call_at = call_at or loop.call_at
         self._wake = wake
@@ -51,6 +54,6 @@ class Timer:
         self._handle = None
         try:
             self._fired_at = self._loop.read()
-        except Exception:  # a broken clock: the dispatcher finds out too, and fails the requests in line
+        except Exception:  # a broken clock: whoever looks finds out too, and fails the requests in line
             self._fired_at = None
         self._wake()

@@ -44,6 +44,11 @@ class AllOf(Compound):
         """As `set_rate`."""
         self.set_rate(self.rate, 0)
 
+    def apply(self, rate: Rate, burst_ratio: Number, now: int) -> None:
+        """Nothing for the rate in force, as to reopen a closed limiter. Another one is refused: a `RateSpec` has one rate."""
+        if rate != self.rate:
+            raise RuntimeError("apply(): this limit has several rates, and a RateSpec has one. Use set_rate(rate, member=0) and pause().")
+
     def set_rate(self, rate: Rate, now: int) -> NoReturn:
         """Refused, because only the members have rates to change. Change one: ``limiter.set_rate(rate, member=0)``."""
         raise RuntimeError("set_rate(): an AllOf changes one of its members at a time. Say which: limiter.set_rate(rate, member=0).")

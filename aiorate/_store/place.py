@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from aiorate._loops.loops import running_loop
+from aiorate._loops.table import running_loop
 from aiorate._store.client import client_of
 
 if TYPE_CHECKING:

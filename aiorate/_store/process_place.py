@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiorate._loops.loops import port_of, running_loop
+from aiorate._loops.table import loop_here
 from aiorate._rate import NS_PER_SECOND
 from aiorate._store.service import service
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aiorate._loops.clock import Handle
-    from aiorate._loops.port import Port
+    from aiorate._loops.loop import Loop
     from aiorate._store.asking import Asked, Session
     from aiorate._store.client import StoreClient
     from aiorate._store.place import Returned, Timers
@@ -141,28 +141,27 @@ class _Signals:
     def __init__(self, node: Node) -> None:
         self._node: Node = node
         self._over: bool = False
-        self._waiting: list[tuple[Port, Any]] = []
+        self._waiting: list[tuple[Loop, Any]] = []
 
     def done(self) -> bool:
         return self._over
 
     def over(self) -> None:
         self._over = True
-        for port, signal in self._waiting:
+        for loop, signal in self._waiting:
             try:
-                port.post(partial(port.send, signal))
+                loop.post(partial(loop.wake, signal))
             except (RuntimeError, OSError):  # that loop is closed
                 continue
 
     async def wait(self) -> None:
-        native = running_loop()
-        assert native is not None  # a coroutine runs
-        port = port_of(native)
-        signal = port.signal()
-        if not self._node.tree.run(self._join, port, signal):
-            await port.wait(signal)
+        loop = loop_here()
+        assert loop is not None  # a coroutine runs
+        signal = loop.signal()
+        if not self._node.tree.run(self._join, loop, signal):
+            await loop.wait(signal)
 
-    def _join(self, port: Port, signal: object) -> bool:
+    def _join(self, loop: Loop, signal: object) -> bool:
         if not self._over:
-            self._waiting.append((port, signal))
+            self._waiting.append((loop, signal))
         return self._over

@@ -6,13 +6,13 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from aiorate._loops.timer import Timer
-from aiorate._loops.turnstile import MOST
+from aiorate._loops.turn import MOST
 from aiorate._tree.limit import outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate._loops.view import EventLoop
+    from aiorate._loops.loop import Loop
     from aiorate._tree.limit import Limit
     from aiorate._tree.line import Ticket
     from aiorate._tree.refusals import Refusals
@@ -27,7 +27,7 @@ class Agenda:
 
     __slots__ = ("_armed", "_deadlines", "_fail", "_gone", "_heap", "_loop", "_most", "_number", "_timer")
 
-    def __init__(self, loop: EventLoop, fail: Callable[[BaseException], None]) -> None:
+    def __init__(self, loop: Loop, fail: Callable[[BaseException], None]) -> None:
         self._loop = loop
         self._fail = fail
         self._timer = Timer(loop, self._ring)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from asyncio import InvalidStateError
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from aiorate._loops.loop import Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,26 +20,6 @@ __all__ = ["Line", "Request", "StandIn", "Ticket"]
 _SMALL = 32
 _AT_ONCE = 64  # requests that one question may count
 _FIRST = 1 << 30  # the first question is answered exactly
-
-
-class Ticket(Protocol):
-    """What a waiter holds: the part of `asyncio.Future` that tells the outcome of a request."""
-
-    def done(self) -> bool:
-        """Whether its owner may go on."""
-        ...
-
-    def cancelled(self) -> bool:
-        """Whether its owner is being cancelled, but has not run since."""
-        ...
-
-    def result(self) -> Any:
-        """The outcome (`aiorate._tree.limit.Outcome`). Raises InvalidStateError or CancelledError if it was not decided."""
-        ...
-
-    def set_result(self, outcome: Any, /) -> None:
-        """Decide it, and let its owner go on."""
-        ...
 
 
 class StandIn:

@@ -12,8 +12,9 @@ from asyncio import InvalidStateError
 from typing import TYPE_CHECKING, cast
 
 from aiorate._errors import LimiterClosed
-from aiorate._loops.loops import running_loop
+from aiorate._loops.table import running_loop
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
+from aiorate._schedulers.token_pool import TokenPool
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.grants import hold, limited_by, take_all, undo
 from aiorate._tree.questions import wait_for
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiorate._loops.clock import Clock
-    from aiorate._loops.driver import Driver
-    from aiorate._loops.view import EventLoop
+    from aiorate._loops.loop import Loop, Waker
     from aiorate._tree.limit import Taken
     from aiorate._tree.line import Ticket
     from aiorate._tree.refusals import Refusals
@@ -45,14 +45,16 @@ class Node(Supply):
     __slots__ = (
         "__weakref__",
         "_serving",
-        "driver",
         "due",
         "flow",
         "keeps",
         "queue",
+        "seen",
+        "seen_at",
         "standing",
         "stood",
         "wake_at",
+        "waker",
     )
 
     above: Node | None
@@ -69,10 +71,14 @@ class Node(Supply):
         super().__init__(scheduler, catch_up, precise, clock, name, tree)
         self.queue: Queue[Node] = _NOBODY
         """Who waits here."""
-        self.driver: Driver | None = None
+        self.waker: Waker | None = None
         """Makes the tickets of its line, and wakes those who hold them; None: nobody has waited in it."""
         self.keeps: object = None
         """The limiter or budget that it shares, which as a key of others would be evicted if nobody held it."""
+        self.seen: int = 0
+        """As a key of others: what `granted` was when it was looked at last, ..."""
+        self.seen_at: int = 0
+        """... and when it was first found to be that."""
         self.flow: Flow | None = None
         """This limit among those that share the one above."""
         self.standing: Ticket | Node | None = None
@@ -108,26 +114,26 @@ class Node(Supply):
                 instead = "acquire_blocking() waits without one." if tree.threads else "try_acquire() and delay() work without one."
                 raise RuntimeError(f"acquire() can only wait in a running event loop; {instead}")
         assert loop is not None  # threads have one
-        if self.driver is None:
+        if self.waker is None:
             self._begin_line(loop)
         if ticket is None:
-            assert self.driver is not None
-            ticket = self.driver.ticket(permits)
+            assert self.waker is not None
+            ticket = self.waker.ticket()
         queue = self.queue
         queue.line.join(ticket, permits, self.timeline.now() if since is None else since)
         if queue.head is None:
             self.look()
         return ticket
 
-    def ticket(self, permits: int, loop: EventLoop) -> Ticket:
+    def ticket(self, loop: Loop) -> Ticket:
         """A ticket for a request that is not in line."""
-        return (self.driver or self._begin_line(loop)).ticket(permits)
+        return (self.waker or self._begin_line(loop)).ticket()
 
-    def _begin_line(self, loop: EventLoop) -> Driver:
+    def _begin_line(self, loop: Loop) -> Waker:
         self._queue_up()
-        self.driver = driver = loop.make_driver(self)
+        self.waker = waker = loop.filler(self, self.name) if isinstance(self.scheduler, TokenPool) else loop
         self.tree.add(self)
-        return driver
+        return waker
 
     def _queue_up(self) -> Queue[Node]:
         if self.queue is _NOBODY:
@@ -136,8 +142,8 @@ class Node(Supply):
 
     def leave(self, ticket: Ticket, permits: int) -> None:
         """An undecided request leaves the line. Never raises."""
-        assert self.driver is not None
-        self.driver.leave(ticket)
+        assert self.waker is not None
+        self.waker.leave(ticket)
         self.queue.line.leave(ticket, permits)
         self.tree.left(ticket)
         if ticket is self.queue.head:
@@ -153,10 +159,10 @@ class Node(Supply):
 
     def ring(self) -> None:
         """The first is due."""
-        if self.driver is None:  # only limits below wait here
+        if self.waker is None:  # only limits below wait here
             self.look()
         else:
-            self.driver.ring(self)
+            self.waker.ring(self)
 
     def look_if_alive(self) -> None:
         """`look`, unless the loop is closed, where nobody can be woken."""
@@ -436,17 +442,17 @@ class Node(Supply):
 
     def disband(self, forked: bool) -> None:
         """The loop is no longer used: every request in line fails, if its loop can still wake it."""
-        driver, self.driver = self.driver, None
+        waker, self.waker = self.waker, None
         tickets = self.queue.clear()
         if self.queue.turns is None:
             self.queue = _NOBODY
-        if driver is not None:
+        if waker is not None:
             for ticket in [] if forked else tickets:  # else the waiting tasks are in another process
                 try:
                     ticket.set_result(RuntimeError("the limiter was moved to another event loop while this one stood still"))
                 except RuntimeError:  # a closed loop wakes nobody
                     continue
-            driver.retire()
+            waker.retire()
         self.standing = self.due = self.wake_at = self.catch_up.late = None
         self.watcher.moved()
         # Grants whose tasks will never go on cannot come back; those that are held may.
@@ -459,9 +465,9 @@ class Node(Supply):
         """Nobody asks it again: its key was evicted."""
         self.watcher.dismissed()
         self.tree.forget(self)
-        if self.driver is not None:
-            self.driver.retire()
-            self.driver, self.queue = None, _NOBODY
+        if self.waker is not None:
+            self.waker.retire()
+            self.waker, self.queue = None, _NOBODY
 
     def expire(self, over: Sequence[tuple[Ticket, int, int, Refusals]]) -> None:
         """Fail undecided requests in line, which wait no longer: their permits, their limit in ns, and their errors."""

@@ -33,7 +33,7 @@ class Notices:
     def skipped(self, permits: int, tree: Tree) -> None:
         """Tell of skipped permits in the next iteration of the loop: the callback may change the limiter, which is deciding now."""
         if not self._skipped and tree.loop is not None:
-            tree.loop.call_soon(partial(self._tell_of_skipped, tree))
+            tree.loop.post(partial(self._tell_of_skipped, tree))
         self._skipped += permits
 
     def forget(self) -> None:

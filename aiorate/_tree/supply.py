@@ -5,9 +5,10 @@ Knows nothing of how a rate is computed (it never multiplies or divides), of sec
 
 from __future__ import annotations
 
+from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from aiorate._loops.turnstile import LOOP_CHECK_NS
+from aiorate._loops.turn import LOOP_CHECK_NS
 from aiorate._meter import FAR
 from aiorate._schedulers.interface import claim
 from aiorate._tree.asking import AskingMeter
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiorate._loops.clock import Clock, ReadClock
-    from aiorate._loops.view import EventLoop
+    from aiorate._loops.loop import Loop
     from aiorate._meter import Meter
     from aiorate._schedulers.interface import Scheduler
     from aiorate._schedulers.server_quotas import ServerQuotas
@@ -129,7 +130,7 @@ class Supply:
         return self.closed or self.timeline.held_at is not None or self.is_waited_for
 
     @property
-    def loop(self) -> EventLoop | None:
+    def loop(self) -> Loop | None:
         """The loop of its callers; None: not used in a loop yet."""
         return self.tree.loop
 
@@ -222,7 +223,7 @@ class Supply:
         refused.catch_up.late = None
         return None
 
-    def here(self) -> EventLoop | None:
+    def here(self) -> Loop | None:
         """The loop that runs, which is used from now on; see `Tree.here`."""
         return self.tree.here(self)
 
@@ -235,15 +236,27 @@ class Supply:
             self.notices.skipped(permits, self.tree)
 
     def open_meter(self, now: int | None = None) -> None:
-        """Open or shut the meter, after anything that matters to it; for callers that only try, too, if it is ``now`` known who calls."""
+        """Open or shut the meter, after anything that matters to it; for callers that only try, too, if it is ``now`` known who calls.
+
+        Where many threads ask, it is opened once the decision is over: a grab in the middle of one would be lost.
+        """
+        self.meter.until = self.meter.try_until = 0
+        if self.tree.threads:
+            self.tree.after_decision(self)
+        else:
+            self.set_meter(now)
+
+    def set_meter(self, now: int | None) -> None:
+        """Open the meter if nothing forbids it."""
         meter, timeline, loop = self.meter, self.timeline, self.tree.loop
         if self.told is not None and timeline.held_at is None and self.told.ended(timeline.now()):
             self.told = None
-        meter.until = meter.try_until = 0
         if loop is None or not loop.steady or self.closed or self.above is not None or self.told is not None:
             return
         if timeline.held_at is not None or self.is_waited_for:
             return
+        if self.tree.threads and (timeline.read is not monotonic_ns or type(meter) is AskingMeter):
+            return  # a grab would not be one step
         if not -FAR < timeline.offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
             return
         meter.read, meter.offset, meter.since = timeline.read, timeline.offset, FAR

@@ -22,11 +22,13 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from aiorate._loops.asyncio.view import GRAIN_NS
 from aiorate._loops.callback import call_back
 from aiorate._loops.clock import TimedClock
-from aiorate._loops.loops import port_of, running_loop, starved_here, view_here
-from aiorate._loops.turnstile import MOST
+from aiorate._loops.loop import Loop
+from aiorate._loops.table import loop_here, running_loop, starved_here
+from aiorate._loops.timer import GRAIN_NS
+from aiorate._loops.turn import MOST
+from aiorate._meter import COMPILED, FAR
 from aiorate._rate import NS_PER_SECOND
 from aiorate._tree.grants import undo
 from aiorate._tree.refusals import NOT_FOR_THREADS, Refusals
@@ -39,9 +41,7 @@ if TYPE_CHECKING:
     from typing import Any, ParamSpec, TypeVar
 
     from aiorate._loops.clock import Clock, Handle, ReadClock
-    from aiorate._loops.driver import Driver
-    from aiorate._loops.port import Port
-    from aiorate._loops.view import EventLoop
+    from aiorate._meter import Meter
     from aiorate._tree.limit import Answer, Limit, Outcome, Source, Taken
     from aiorate._tree.line import Ticket
     from aiorate._tree.max_waiting import Admission
@@ -57,30 +57,38 @@ _LINGER_NS = 1_000_000_000  # how long the thread stays when it has nothing to d
 _PORTION = 1_000  # tasks that a loop wakes in one iteration
 _FEW = 32  # loops with waiters; of more, closed ones are looked for at most every 10 ms
 _APART_NS = 10_000_000
+_ONE = 1  # compared by identity
 
 # --- Deciding
 
 
 class _Decisions:
-    """The lock, and what follows once it is released."""
+    """The lock, and what follows once it is released.
 
-    __slots__ = ("after", "lock", "main", "owner")
+    Meanwhile all meters are shut: a grab takes no lock, and would be lost in the middle of a decision. Those that the decision used
+    are opened at its end.
+    """
+
+    __slots__ = ("_open", "after", "lock", "main", "owner", "used")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.owner = 0  # the thread that decides now
         self.main = threading.main_thread().ident
         self.after: deque[Callable[[], object]] = deque()
+        self.used: dict[Source, None] = {}
+        """The limits of which a decision has changed something."""
+        self._open: list[Meter] = []
 
     def make(self, call: Callable[[], T]) -> T:
         """Decide in this thread, which is not the main one."""
         self.check()
         with self.lock:
-            self.owner = get_ident()
+            self._begin()
             try:
                 return call()
             finally:
-                self.owner = 0
+                self._end()
 
     def check(self) -> None:
         """Raise RuntimeError in the middle of a decision of this thread."""
@@ -91,13 +99,33 @@ class _Decisions:
         """Decide in this thread if the lock is free. Never waits. Returns whether it was."""
         if not self.lock.acquire(blocking=False):
             return False
-        self.owner = get_ident()
+        self._begin()
         try:
             call_back(call, "in a decision")
         finally:
-            self.owner = 0
+            self._end()
             self.lock.release()
         return True
+
+    def _begin(self) -> None:
+        self.owner = get_ident()
+        if self._open:
+            self.shut()
+
+    def shut(self) -> None:
+        """Shut all meters."""
+        for meter in self._open:
+            meter.try_until = 0
+        self._open.clear()
+
+    def _end(self) -> None:
+        if self.used:
+            for limit in self.used:
+                limit.set_meter(FAR)
+                if limit.meter.try_until:
+                    self._open.append(limit.meter)
+            self.used.clear()
+        self.owner = 0
 
     def finish(self) -> None:
         """Make the calls that wait for the end of decisions: they may use limiters."""
@@ -316,8 +344,8 @@ class ThreadTicket:
         self.tree: ThreadTree = tree
         self.limit: Limit = limit
         self.permits: int = permits
-        self.signal: Any = inbox.port.signal()
-        self.task: asyncio.Task[Any] | None = inbox.port.owner()
+        self.signal: Any = inbox.loop.signal()
+        self.task: asyncio.Task[Any] | None = inbox.loop.owner()
         self.outcome: Outcome | None = None
         self.taken: Taken | None = None  # at once: (), if it had to wait; None: it was not decided, or abandoned
         self.gone: bool = False  # whether its owner left without an outcome
@@ -341,11 +369,11 @@ class ThreadTicket:
 class _Inbox:
     """The waiters of one event loop, or of the threads without one. However many are decided at once, the loop is called back once."""
 
-    __slots__ = ("_decided", "_posted", "native", "port", "tickets")
+    __slots__ = ("_decided", "_posted", "loop", "native", "tickets")
 
     def __init__(self, native: object) -> None:
         self.native: object = native
-        self.port: Port = _ThreadPort() if native is None else port_of(native)
+        self.loop: Loop | _NoLoop = loop_here() or _NoLoop()
         self.tickets: dict[ThreadTicket, None] = {}  # whose owners wait, or have not gone on yet
         self._decided: deque[ThreadTicket] = deque()
         self._posted = False
@@ -359,7 +387,7 @@ class _Inbox:
 
     def _post(self) -> None:
         try:
-            self.port.post(self._deliver)
+            self.loop.post(self._deliver)
         except (RuntimeError, OSError):  # the loop is closed
             post(clear_closed)
 
@@ -372,16 +400,16 @@ class _Inbox:
             except IndexError:
                 return
             if ticket.signal is not None:  # else its owner has gone on already
-                self.port.send(ticket.signal)
+                self.loop.wake(ticket.signal)
         self._posted = True
         self._post()
 
 
-class _ThreadPort:
-    """All threads without an event loop. A signal is a lock that its waiter takes twice; any thread may send it directly."""
+class _NoLoop:
+    """In place of a loop, all threads without one. A signal is a lock that its waiter takes twice; any thread may send it directly."""
 
     __slots__ = ()
-    closed = False
+    ended = False
 
     def post(self, callback: Callable[[], None]) -> None:
         callback()
@@ -394,8 +422,8 @@ class _ThreadPort:
     def wait(self, signal: threading.Lock) -> Awaitable[object]:
         raise RuntimeError("a thread without an event loop cannot await. It takes the lock that signal() returned.")
 
-    def send(self, signal: threading.Lock) -> None:
-        with suppress(RuntimeError):  # it was sent before
+    def wake(self, signal: threading.Lock) -> None:
+        with suppress(RuntimeError):  # it was woken before
             signal.release()
 
     def owner(self) -> None:
@@ -421,7 +449,7 @@ def clear_closed() -> bool:
         _cleared = now
     lost: list[ThreadTicket] = []
     for native, inbox in list(_inboxes.items()):
-        if inbox.port.closed:
+        if inbox.loop.ended:
             lost += _inboxes.pop(native).tickets
     for ticket in lost:
         if ticket.outcome is None:
@@ -430,33 +458,6 @@ def clear_closed() -> bool:
         _release(ticket)
         ticket.tree.lose(ticket)
     return bool(lost)
-
-
-class _ThreadDriver:
-    """The driver of every limiter for a whole process."""
-
-    __slots__ = ()
-
-    def ticket(self, permits: int) -> Ticket:
-        raise RuntimeError("the thread that asks makes its ticket")
-
-    def wait(self, ticket: ThreadTicket) -> Awaitable[object]:
-        return ticket.inbox.port.wait(ticket.signal)
-
-    def leave(self, ticket: ThreadTicket) -> None:
-        ticket.gone = True
-
-    def ring(self, node: Limit) -> None:
-        node.look()
-
-    def retire(self) -> None:
-        pass
-
-    async def aclose(self) -> None:
-        pass
-
-
-_driver = _ThreadDriver()
 
 
 def _release(ticket: ThreadTicket) -> bool:
@@ -474,33 +475,33 @@ def _release(ticket: ThreadTicket) -> bool:
 # --- The tree
 
 
-class _Threads:
-    """An `EventLoop` that is all of them. It is never closed and never stands still."""
+class _Threads(Loop):
+    """All loops and threads as one. It is never closed and never stands still."""
 
     __slots__ = ("_process", "_timers", "grain", "manual", "monotonic", "read", "steady")
 
-    running = closed = False
+    native = None
     check_after = 0
 
     def __init__(self, clock: Clock | None, precise: bool) -> None:
         self.read: ReadClock = monotonic_ns if clock is None else clock.now
         self.monotonic = clock is None
-        self.steady = False  # several threads call
+        # Several threads call, so a grab must be one step.
+        self.steady = clock is None and COMPILED and (not hasattr(sys, "_is_gil_enabled") or sys._is_gil_enabled())
         self.grain = 0 if precise else GRAIN_NS
         self._timers = None if clock is None or not isinstance(clock, TimedClock) else clock
         self.manual = self._timers is not None
         self._process = os.getpid()
 
     @property
-    def native(self) -> object:
-        """The loop that runs in this thread: for this limiter they are all the same one."""
-        return running_loop()
+    def closed(self) -> bool:
+        return False
 
     @property
     def forked(self) -> bool:
         return self._process != os.getpid()
 
-    def call_soon(self, callback: Callable[[], None]) -> None:
+    def post(self, callback: Callable[[], object]) -> None:
         _keeper.put(callback)
 
     def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
@@ -524,14 +525,29 @@ class _Threads:
         """A loop that stands still, and has yet to resume its own tasks, must not keep other loops from theirs."""
         return MOST
 
-    def make_driver(self, node: Limit) -> Driver:
-        return _driver
+    def ticket(self) -> Ticket:
+        raise RuntimeError("the thread that asks makes its ticket")
+
+    def wait(self, ticket: ThreadTicket, /) -> Awaitable[object]:
+        return ticket.inbox.loop.wait(ticket.signal)
+
+    def signal(self) -> Any:
+        return self._here.signal()
+
+    def wake(self, signal: Any, /) -> None:
+        self._here.wake(signal)
+
+    def leave(self, ticket: ThreadTicket, /) -> None:
+        ticket.gone = True
+
+    def owner(self) -> None:
+        return None
 
     @property
-    def _here(self) -> EventLoop:
-        view = view_here()
-        assert view is not None  # or nobody could await what it returns
-        return view
+    def _here(self) -> Loop:
+        loop = loop_here()
+        assert loop is not None  # or nobody could await what it returns
+        return loop
 
 
 class ThreadTree(Tree):
@@ -563,6 +579,9 @@ class ThreadTree(Tree):
     def after(self, call: Callable[[], object]) -> None:
         _decisions.after.append(call)
 
+    def after_decision(self, limit: Source) -> None:
+        _decisions.used[limit] = None
+
     def leave(self, limit: Limit, ticket: Ticket, permits: int, epoch: int) -> None:
         post(partial(self._leave, limit, ticket, permits, epoch))  # type: ignore[arg-type]  # all tickets of threads are of one class
 
@@ -584,7 +603,7 @@ class ThreadTree(Tree):
     def release(self, ticket: Ticket) -> None:
         _tell(partial(_release, ticket))  # type: ignore[arg-type]  # as above
 
-    def here(self, limit: Source) -> EventLoop | None:
+    def here(self, limit: Source) -> Loop | None:
         limit.timeline.begun = True
         clear_closed()
         return self.loop
@@ -688,11 +707,13 @@ def wait_blocking(
     """
     if not isinstance(tree, ThreadTree):
         raise RuntimeError(NOT_FOR_THREADS)
-    _decisions.check()
     if running_loop() is not None:
         raise RuntimeError(
             "acquire_blocking() would block the event loop that runs in this thread. Await acquire() instead, or write `async with`."
         )
+    if permits is _ONE and decide is None and limit.meter.grab(True):
+        return 0, ()
+    _decisions.check()
     if _keeper.here:
         raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
     if decide is None and get_ident() != _decisions.main:  # without a ticket, in two thirds of the time
@@ -733,6 +754,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     """The budgets go on, and the waiting requests are in the parent."""
     global _decisions, _keeper
+    _decisions.shut()
     _decisions, _keeper = _Decisions(), _Keeper()
     _inboxes.clear()
     for tree in list(_trees):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from aiorate._loops.callback import call_back
-from aiorate._loops.loops import running_loop, view_of
+from aiorate._loops.table import loop_of, running_loop
 from aiorate._tree.agenda import Agenda
 from aiorate._tree.grants import hold, kept, resumed, undo
 from aiorate._tree.limit import outcome_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import ParamSpec, TypeVar
 
     from aiorate._loops.clock import Clock
-    from aiorate._loops.view import EventLoop
+    from aiorate._loops.loop import Loop
     from aiorate._tree.limit import Answer, Limit, Source, Taken
     from aiorate._tree.line import Ticket
     from aiorate._tree.max_waiting import Admission
@@ -53,7 +53,7 @@ class Tree:
     def __init__(self, clock: Clock | None = None, precise: bool = False) -> None:
         self.clock: Clock | None = clock
         self.precise: bool = precise
-        self.loop: EventLoop | None = None
+        self.loop: Loop | None = None
         """The loop of its callers; None: not used in a loop yet."""
         self.epoch: int = 0
         """Goes up when another loop is used: requests of before are gone."""
@@ -85,6 +85,9 @@ class Tree:
         """Call a function that may use the limiter, once the present decision is over."""
         call()
 
+    def after_decision(self, limit: Source) -> None:
+        """Open the meter of the limit, where that must wait for the end of the decision."""
+
     def ask(
         self,
         limit: Limit,
@@ -103,8 +106,8 @@ class Tree:
 
     def awaited(self, limit: Limit, ticket: Ticket) -> Awaitable[object]:
         """What a waiter awaits, again and again until its ticket is done."""
-        assert limit.driver is not None
-        return limit.driver.wait(ticket)
+        assert limit.waker is not None
+        return limit.waker.wait(ticket)
 
     def leave(self, limit: Limit, ticket: Ticket, permits: int, epoch: int) -> None:
         """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never raises, and never waits."""
@@ -180,7 +183,7 @@ class Tree:
         at, taken = found
         if turned or loop is None or taken[0][2] + limit.timeline.offset < loop.check_after or not loop.starved():
             return None, at, 0, taken
-        return self.grant_later(limit, limit.ticket(permits, loop), at, taken)
+        return self.grant_later(limit, limit.ticket(loop), at, taken)
 
     def _admit(self, limit: Limit, permits: int, most_ns: int | None, most: Admission | None, refusals: Refusals) -> None:
         """Raise the error of a request that was refused and may not wait in line, or not for ``most_ns``."""
@@ -262,8 +265,8 @@ class Tree:
 
     async def finish(self, limit: Limit) -> None:
         """After the limit was closed: return once no task is left."""
-        if limit.driver is not None:
-            await limit.driver.aclose()
+        if limit.waker is not None:
+            await limit.waker.aclose()
 
     # When to look.
 
@@ -283,7 +286,7 @@ class Tree:
 
     # The loop.
 
-    def here(self, limit: Source) -> EventLoop | None:
+    def here(self, limit: Source) -> Loop | None:
         """The loop that runs, which is used from now on. RuntimeError if the tree is in use in another one that runs."""
         native, old = running_loop(), self.loop
         if old is None:
@@ -309,9 +312,9 @@ class Tree:
         old = self.loop
         if old is not None:
             self.disband(old.forked)
-        self._use(None if native is None else view_of(native, self.clock, self.precise))
+        self._use(None if native is None else loop_of(native, self.clock, self.precise))
 
-    def _use(self, loop: EventLoop | None) -> None:
+    def _use(self, loop: Loop | None) -> None:
         self.loop = loop
         self.agenda = None if loop is None else Agenda(loop, self._fail)
 

@@ -6,7 +6,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, currentframe
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from aiorate._loops.loops import running_loop
+from aiorate._loops.table import running_loop
 from aiorate.http._requests import RequestLimit, origin_of, overrides_of
 
 if TYPE_CHECKING:

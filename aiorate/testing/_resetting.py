@@ -11,7 +11,7 @@ from aiorate._budget import Budget
 from aiorate._errors import kind_of
 from aiorate._keyed_base import Keyed
 from aiorate._limiter import Limiter
-from aiorate._loops.loops import running_loop
+from aiorate._loops.table import running_loop
 from aiorate._tree import changes
 from aiorate._tree.node import Node
 

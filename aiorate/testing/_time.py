@@ -9,7 +9,7 @@ import sys
 from math import ulp
 from typing import TYPE_CHECKING, Any
 
-from aiorate._loops.loops import running_loop, view_of
+from aiorate._loops.table import loop_of, running_loop
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
 from aiorate._schedulers.interface import check_instant
 
@@ -141,9 +141,9 @@ class _Timer:
 async def _settle() -> None:
     native = running_loop()
     assert native is not None  # or nobody could await this
-    loop = view_of(native, None, precise=False)
+    loop = loop_of(native, None, precise=False)
     threads = sys.modules.get("aiorate._tree.threads")
-    for _ in range(12):  # a few turns from a timer to the last task that it wakes: driver, notice, waiter, and the waiter's owner
+    for _ in range(12):  # a few turns from a timer to the last task that it wakes: filler, notice, waiter, and the waiter's owner
         if threads is not None:
             threads.settle()
         await loop.yield_once()

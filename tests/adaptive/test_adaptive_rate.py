@@ -68,6 +68,23 @@ def test_it_starts_at_the_rate_of_the_limiter_within_the_range() -> None:
         assert adaptive.rate == adaptive.limiter.rate == Rate.parse(starts)
 
 
+def test_a_rate_that_somebody_sets_holds_until_the_next_answer() -> None:
+    """At the highest rate, too, where the search has nothing to change."""
+    clock, adaptive = made("100/s", "1/s", "100/s")
+    adaptive.limiter.set_rate("5/s")
+    assert adaptive.rate == Rate(5)
+    grant(clock, adaptive, 1)
+    assert adaptive.rate == Rate(100)
+
+
+def test_a_rate_that_was_found_is_shown_as_people_write_it() -> None:
+    clock, adaptive = made("34.2/s", "1/s", "50/s")
+    assert str(adaptive.rate) == "34.2/s"
+    for _ in range(50):
+        grant(clock, adaptive, 1)
+        assert str(adaptive.rate).endswith("/s")
+
+
 def test_wrong_arguments_are_refused_at_once() -> None:
     """Where it is made, not at the first answer in the night."""
     table: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [

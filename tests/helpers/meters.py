@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aiorate._loops.asyncio.view import AsyncioLoop
+from aiorate._loops.asyncio import AsyncioLoop
 from helpers.driving import SECOND, turns
 
 if TYPE_CHECKING:

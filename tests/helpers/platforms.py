@@ -10,12 +10,12 @@ from time import get_clock_info
 
 import pytest
 
-from aiorate._loops.asyncio import timerfd
+from aiorate._loops import kernel_timer
 
 
 def _has_kernel_timers() -> bool:
     try:
-        os.close(timerfd.create())
+        os.close(kernel_timer.create())
     except (OSError, AttributeError, NotImplementedError, TypeError):  # as KernelTimers.of()
         return False
     return True

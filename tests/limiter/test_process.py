@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -104,6 +105,34 @@ def test_one_line_for_all_threads_and_loops() -> None:
             waiting(limiter, len(asked) - number - 1)
 
     assert limiter.statistics().granted == 1 + len(asked)
+
+
+def test_ready_permits_are_counted_once_whoever_asks_meanwhile() -> None:
+    """They are taken without the lock, and a decision of another thread must not undo that."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        limiter = Limiter(TokenBucket("1/h", burst=3000), scope="process")
+        granted: list[int] = []
+
+        def take() -> None:
+            while limiter.try_acquire():
+                granted.append(1)
+                if not len(granted) % 7:
+                    assert limiter.statistics().granted <= 3000
+                if not len(granted) % 11 and limiter.try_acquire(2):
+                    granted.extend([1, 1])
+
+        threads = [threading.Thread(target=take) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        take()
+        for thread in threads:
+            thread.join(LONG)
+
+        assert 3000 == len(granted) == limiter.statistics().granted
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_no_thread_passes_the_line_of_another() -> None:

@@ -101,6 +101,52 @@ def test_other_threads_go_on_while_a_key_is_made() -> None:
     assert "slow" not in keyed
 
 
+def test_a_slow_factory_holds_up_no_other_key() -> None:
+    """One lock served all factories of the process. Who wants the very key that is being made waits for it."""
+    inside, over = threading.Event(), threading.Event()
+    made: list[str] = []
+
+    def factory(key: str) -> str:
+        made.append(key)
+        if key == "slow":
+            inside.set()
+            assert over.wait(LONG)
+        return "1000/s"
+
+    keyed = KeyedLimiter[str](factory, scope="process")
+    others = KeyedLimiter[str](factory, scope="process")
+    slow = in_thread(lambda: keyed["slow"])
+    assert inside.wait(LONG)
+    same = in_thread(lambda: keyed["slow"])
+
+    keyed.acquire_blocking("quick")
+    others.acquire_blocking("quick")
+    assert not same.done()
+    over.set()
+
+    assert slow.result(LONG) is same.result(LONG)
+    assert ["slow", "quick", "quick"] == made
+
+
+def test_keys_of_two_threads_that_want_each_other_are_a_circle() -> None:
+    """Each thread would wait for the other for ever."""
+    both = threading.Barrier(2)
+    partner = {"a": "b", "b": "a"}
+    made: list[str] = []
+
+    def factory(key: str) -> Limiter:
+        made.append(key)
+        if len(made) <= 2:
+            both.wait(LONG)
+        return keyed[partner[key]]
+
+    keyed = KeyedLimiter[str](factory, scope="process")
+    errors = [thread.exception(LONG) for thread in [in_thread(lambda key=key: keyed[key]) for key in partner]]  # type: ignore[misc]
+
+    assert any("itself" in str(error) for error in errors)
+    assert 0 == len(keyed)
+
+
 def test_a_key_in_use_by_a_thread_is_kept() -> None:
     clock = ManualClock()
     keyed = KeyedLimiter[str](lambda key: wide(clock), scope="process")

@@ -114,3 +114,10 @@ async def test_a_store_takes_a_list_and_no_all_of() -> None:
         RedisLimiter(URL, "a", AllOf(TokenBucket("10/s", burst=1), TokenBucket("100/min", burst=1)))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="requests='10/s', requests_of_a_minute='500/min'"):
         RedisBudget(URL, "a", requests=["10/s", "500/min"])  # type: ignore[arg-type]
+
+
+async def test_a_spec_has_one_rate_and_a_list_several() -> None:
+    limiter = Limiter(["10/s", "100/min"])
+    with pytest.raises(RuntimeError, match=r"^apply\(\): this limit has several rates.*set_rate\(rate, member=0\)"):
+        limiter.apply("10,1,stop")
+    assert limiter.try_acquire()

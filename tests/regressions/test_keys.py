@@ -59,7 +59,63 @@ def test_unused_keys_go_although_no_key_is_added() -> None:
         uses += 1
 
     assert ["busy"] == list(counted.keyed)
-    assert 5_000 <= uses <= 20_000  # each use looks at two keys, after one round
+    assert 2_500 <= uses <= 12_000  # each use in a round looks at four keys
+
+
+def test_keys_used_once_go_with_the_uses_of_another() -> None:
+    """12 000 keys idle for an hour and 12 000 uses of another one left 3807."""
+    counted = Counted()
+    for key in range(12_000):
+        counted.use(key)
+    counted.clock.advance(3_600)
+
+    for _ in range(12_000):
+        counted.use("busy", ms=10)
+
+    assert len(counted.keyed) <= 10
+
+
+@pytest.mark.parametrize("uses", [1, 3])
+def test_idle_keys_go_soon_after_they_may(uses: int) -> None:
+    """With idle=10, 20 000 keys were all still there after 100 s with 500 uses a second of a few others."""
+    counted = Counted(idle=10)
+    for key in range(20_000):
+        for _ in range(uses):
+            counted.use(key)
+
+    for second in range(100):
+        for number in range(500):
+            counted.use(("other", number % 50), ms=2)
+        if second < 9:
+            assert len(counted.keyed) == 20_050
+
+    assert len(counted.keyed) == 50
+
+
+def test_keys_made_one_after_the_other_do_not_pile_up() -> None:
+    """Each is used once, and nobody ever comes back."""
+    counted = Counted()
+
+    for key in range(20_000):
+        counted.use(key, ms=20)
+
+    assert len(counted.keyed) <= 3_000
+
+
+def test_limits_above_the_keys_go_once_their_keys_did() -> None:
+    """140 teams were kept where max_keys is 50, for want of thousands of uses."""
+    teams = Counted(max_keys=50)
+    users: KeyedLimiter[tuple[str, int]] = KeyedLimiter(lambda user: teams.make(user), shared=lambda user: teams.keyed[user[0]])
+    for number in range(140):
+        assert users.try_acquire((f"team {number}", 0))
+    assert 140 == len(teams.keyed)
+    teams.clock.advance(3_600)
+
+    for number in range(3_000):
+        assert users.try_acquire(("team 0", number))
+        teams.clock.advance(0.02)
+
+    assert len(teams.keyed) <= 50
 
 
 def test_key_examined_by_a_new_key_follows_its_loop() -> None:

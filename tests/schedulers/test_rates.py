@@ -70,6 +70,12 @@ def test_a_rate_keeps_what_it_was_given() -> None:
     assert Rate(99, 60).slower_than(Rate(5, 3))
 
 
+def test_a_rate_is_shown_as_people_write_it() -> None:
+    for text in ("34.2/s", "1.5/min", "2.125/h", "1/2s", "3/250ms", "342/10s", "10/3s", "2050/min"):
+        assert text == str(Rate.parse(text))
+    assert Rate(34.2) == Rate.parse(str(Rate(34.2)))
+
+
 def test_rates_and_specs_are_values() -> None:
     """They travel between processes and through configuration files, and are dictionary keys."""
     texts = ["100/s", "500/min", "3/250ms", "1/3ns", "7/2week", "1/day", "0.3/s", "10000000/s", "7/11us", "5/90s"]

@@ -14,8 +14,8 @@ from helpers.driving import SECOND, alive, all_closed, descriptors, made_to_wait
 from helpers.platforms import needs_kernel_timers
 
 import aiorate
-from aiorate._loops.asyncio import timerfd
-from aiorate._loops.asyncio.timerfd import KernelTimers
+from aiorate._loops import kernel_timer
+from aiorate._loops.kernel_timer import KernelTimers
 
 pytestmark = pytest.mark.asyncio
 
@@ -60,7 +60,7 @@ async def test_without_kernel_timers_the_loops_timers_do(monkeypatch: pytest.Mon
         def refuse(error: Exception = error) -> int:
             raise error
 
-        monkeypatch.setattr(timerfd, "create", refuse)
+        monkeypatch.setattr(kernel_timer, "create", refuse)
         limiter = paced()
         for _ in range(3):
             await limiter.acquire()
@@ -78,7 +78,7 @@ async def test_when_no_descriptor_is_left_the_loops_timers_take_over(monkeypatch
     limiter = paced()
     await made_to_wait(limiter)
     await all_closed()
-    monkeypatch.setattr(timerfd, "create", refuse)
+    monkeypatch.setattr(kernel_timer, "create", refuse)
 
     await made_to_wait(limiter)
 

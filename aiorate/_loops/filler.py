@@ -1,8 +1,8 @@
 """The Filler: an event-loop task that refills the token pool and wakes consumers through ``asyncio.Condition``.
 
-The task exists while requests wait. It sleeps until the first in line is due, has its node look, which refills the pool by
-the time that has passed, and notifies the waiters that were granted. The token pool has a Filler because its original has one; all
-other strategies have an `Alarm`. Knows nothing of rates or HTTP.
+The task exists while requests wait. It sleeps until the first in line is due, has its limit look, which refills the pool by
+the time that has passed, and notifies the waiters that were granted. The token pool has a Filler because its original has one; those
+who wait for other strategies await plain futures of the loop. Knows nothing of rates.
 
 One Condition for each row of at most 64 waiters: asyncio's removes a cancelled waiter by linear search, and cancelling 100 000
 waiters of a single Condition took 24 s. Tickets decide and conditions only wake: CPython 3.11 loses a notice whose receiver is
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
     from typing import Any, Literal
 
-    from aiorate._loops.asyncio.view import AsyncioLoop
-    from aiorate._tree.limit import Outcome
-    from aiorate._tree.node import Node
+    from aiorate._loops.loop import Decider, Loop
 
 __all__ = ["Filler"]
 
@@ -85,8 +83,8 @@ class FillerTicket:
 
     __slots__ = ("outcome", "row", "task")
 
-    def __init__(self, permits: int) -> None:
-        self.outcome: Outcome | None = None
+    def __init__(self) -> None:
+        self.outcome: Any = None
         self.row: _Row | None = None
         self.task: asyncio.Task[Any] | None = None
 
@@ -98,12 +96,12 @@ class FillerTicket:
     def cancelled(self) -> bool:
         return self.outcome is None and self.task is not None and self.task.cancelling() > 0
 
-    def result(self) -> Outcome:
+    def result(self) -> Any:
         if self.outcome is None:
             raise asyncio.InvalidStateError
         return self.outcome
 
-    def set_result(self, outcome: Outcome, /) -> None:
+    def set_result(self, outcome: Any, /) -> None:
         self.outcome = outcome
         row = self.row
         if row is not None:
@@ -113,15 +111,16 @@ class FillerTicket:
 
 
 class Filler:
-    """The driver of the token pool, on asyncio: a task that decides, notifies and sleeps."""
+    """Wakes those who wait for one token pool: a task that decides, notifies and sleeps."""
 
-    __slots__ = ("_label", "_loop", "_node", "_row", "_seated", "_sleep", "_task", "_timer_fired", "_to_notify")
+    __slots__ = ("_decider", "_label", "_loop", "_native", "_row", "_seated", "_sleep", "_task", "_timer_fired", "_to_notify")
 
     ticket = FillerTicket
 
-    def __init__(self, node: Node, loop: AsyncioLoop, name: str | None) -> None:
-        self._node: Node | None = node
+    def __init__(self, decider: Decider, loop: Loop, native: asyncio.AbstractEventLoop, name: str | None) -> None:
+        self._decider: Decider | None = decider
         self._loop = loop
+        self._native = native
         self._label = f"aiorate-filler:{name}" if name else "aiorate-filler"
         self._timer_fired = False
         self._task: asyncio.Task[None] | None = None
@@ -130,7 +129,7 @@ class Filler:
         self._seated = 0  # tickets whose owners are still to be notified
         self._to_notify: list[FillerTicket] = []
 
-    def wait(self, ticket: FillerTicket) -> Awaitable[object]:
+    def wait(self, ticket: FillerTicket, /) -> Awaitable[object]:
         row = ticket.row
         if row is None:
             row = self._row
@@ -138,9 +137,7 @@ class Filler:
                 row = self._row = _Row(self)
             row.seats += 1
             self._seated += 1
-            task = asyncio.current_task(self._loop.native)
-            # A task that was cancelled before, and waits all the same (to clean up): a second cancellation of it cannot be seen.
-            ticket.task = None if task is None or task.cancelling() else task
+            ticket.task = self._loop.owner()
         else:  # woken in vain
             row.spare = row = row.spare or _Row(self)
         ticket.row = row
@@ -149,7 +146,7 @@ class Filler:
         # The filler's task has run already if it was started eagerly, and may have notified this ticket.
         return row.condition.wait() if ticket.row is row else asyncio.sleep(0)
 
-    def leave(self, ticket: FillerTicket) -> None:
+    def leave(self, ticket: FillerTicket, /) -> None:
         if ticket.row is not None:
             self._seated -= 1
             if not self._seated:
@@ -163,7 +160,7 @@ class Filler:
         self._wake_task()
 
     def retire(self) -> None:
-        self._node = None  # if the loop goes on, the task only notifies the waiters that failed
+        self._decider = None  # if the loop goes on, the task only notifies the waiters that failed
 
     async def aclose(self) -> None:
         task = self._task
@@ -173,42 +170,42 @@ class Filler:
 
     def _start(self) -> None:
         # In an empty context: the task outlives the caller that starts it.
-        self._task = self._loop.native.create_task(self._run(), name=self._label, context=Context())
+        self._task = self._native.create_task(self._run(), name=self._label, context=Context())
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if error is not None and self._node is not None:
-            self._node.fail(error)
+        if error is not None and self._decider is not None:
+            self._decider.fail(error)
         if self._task is task:
             self._task = self._row = None
             # Cancelled while waiters depend on it, as asyncio.run() cancels all tasks when it ends: another task goes on.
             if self._seated and not self._loop.closed:
                 self._start()
-            elif self._timer_fired and not self._loop.closed and self._node is not None:
+            elif self._timer_fired and not self._loop.closed and self._decider is not None:
                 self._timer_fired = False  # while the task ended, with no owner left to notify
-                self._node.look()
+                self._decider.look()
 
-    def ring(self, node: Node) -> None:
+    def ring(self, decider: Decider) -> None:
         if self._task is None:
-            node.look()  # only limits below wait here, which need no notice
+            decider.look()  # only limits below wait here, which need no notice
         else:
             self._timer_fired = True
             self._wake_task()
 
     def _wake_task(self) -> None:
-        if self._sleep is not None and not self._sleep.done() and not self._loop.native.is_closed():
+        if self._sleep is not None and not self._sleep.done() and not self._native.is_closed():
             self._sleep.set_result(None)
 
     async def _run(self) -> None:
         while self._seated:
-            if self._timer_fired and self._node is not None:
+            if self._timer_fired and self._decider is not None:
                 self._timer_fired = False
-                self._node.look()
+                self._decider.look()
             if self._to_notify:
                 self._notify()
             if self._seated:
-                self._sleep = self._loop.native.create_future()
+                self._sleep = self._native.create_future()
                 try:
                     await self._sleep
                 finally:

@@ -1,0 +1,118 @@
+"""asyncio's event loops. A ticket is the future that its owner awaits: every decision is one synchronous step, so nothing is locked."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import _get_running_loop as running_asyncio  # None outside a loop, where get_running_loop() would raise
+from asyncio import current_task
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from aiorate._loops.timer import GRAIN_NS, LONGEST_NS
+from aiorate._loops.turn import OneLoop
+from aiorate._rate import NS_PER_SECOND, ceil_div
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Any
+
+    from aiorate._loops.clock import Clock, Handle, ReadClock
+    from aiorate._loops.kernel_timer import KernelTimers
+    from aiorate._loops.loop import Decider, Waker
+
+__all__ = ["AsyncioLoop"]
+
+
+class AsyncioLoop(OneLoop):
+    """An asyncio event loop, uvloop's included."""
+
+    __slots__ = ("_kernel", "_rounds_up", "native")
+
+    natives = asyncio.AbstractEventLoop
+
+    @staticmethod
+    def running_here(in_task: bool) -> object | None:
+        native = running_asyncio()
+        return None if native is None or (in_task and current_task(native) is None) else native
+
+    @staticmethod
+    def task_here() -> object | None:
+        return current_task()
+
+    @staticmethod
+    def own_time(native: asyncio.AbstractEventLoop) -> ReadClock:
+        if type(native).time is asyncio.BaseEventLoop.time or _is_uvloop(native):
+            return monotonic_ns  # as uvloop's time() too, which moves in steps of 1 ms (uvloop#359)
+        return lambda: round(native.time() * NS_PER_SECOND)
+
+    def __init__(self, native: asyncio.AbstractEventLoop, clock: Clock | None, precise: bool) -> None:
+        super().__init__(native, clock, precise)
+        self.native: asyncio.AbstractEventLoop = native
+        self._rounds_up = _is_uvloop(native)
+        self.monotonic: bool = self.read is monotonic_ns
+        self.steady: bool = self.monotonic
+        self._kernel: KernelTimers | None = None
+        if precise and self.monotonic:
+            from aiorate._loops.kernel_timer import KernelTimers
+
+            self._kernel = KernelTimers.of(native)
+        self.grain: int = GRAIN_NS if self._kernel is None else 0
+
+    @property
+    def running(self) -> bool:
+        return self.native.is_running() and not self.forked
+
+    @property
+    def closed(self) -> bool:
+        return self.native.is_closed() or self.forked
+
+    def post(self, callback: Callable[[], object]) -> None:
+        if running_asyncio() is self.native:
+            self.native.call_soon(callback)
+        else:
+            self.native.call_soon_threadsafe(callback)
+
+    def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
+        if self._timers is not None:
+            # A clock that is moved by hand may outlive the loop, and a closed loop wakes no task.
+            return self._timers.call_at(reading, lambda: None if self.native.is_closed() else callback())
+        if self._kernel is not None:
+            try:
+                return self._kernel.call_at(reading, callback)
+            except OSError:
+                self._kernel = None  # the system has no descriptor left: the loop's timers will do
+                self.grain = GRAIN_NS
+        wait = min(max(reading - self.read(), 0), LONGEST_NS)
+        if self._rounds_up:
+            # uvloop rounds timers to the nearest ms, which may be too early, or too soon after the last wake-up.
+            wait = ceil_div(wait, 1_000_000) * 1_000_000
+        return self.native.call_later(wait / NS_PER_SECOND, callback)
+
+    def ticket(self) -> asyncio.Future[Any]:
+        return self.native.create_future()
+
+    signal = ticket
+
+    def wait(self, ticket: asyncio.Future[Any], /) -> asyncio.Future[Any]:
+        return ticket
+
+    def wake(self, signal: asyncio.Future[Any], /) -> None:
+        if not signal.done():  # cancelled
+            signal.set_result(None)
+
+    def owner(self) -> asyncio.Task[Any] | None:
+        task = current_task(self.native)
+        # A task that was cancelled before, and waits all the same (to clean up): a second cancellation of it cannot be seen.
+        return None if task is None or task.cancelling() else task
+
+    def filler(self, decider: Decider, name: str | None) -> Waker:
+        from aiorate._loops.filler import Filler
+
+        return Filler(decider, self, self.native, name)
+
+    def yield_once(self) -> Awaitable[object]:
+        return asyncio.sleep(0)
+
+
+def _is_uvloop(native: asyncio.AbstractEventLoop) -> bool:
+    return type(native).__module__.partition(".")[0] == "uvloop"

@@ -1,0 +1,112 @@
+"""Which event loop runs here, and what limiters see of it: one table of the families of loops. Knows nothing of rates.
+
+To add a family, write its `OneLoop` and a row of the table; docs/contributing.md says how.
+"""
+
+from __future__ import annotations
+
+import threading
+from asyncio import _get_running_loop as running_asyncio
+from functools import cache
+from sys import modules
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from aiorate._loops.asyncio import AsyncioLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aiorate._loops.clock import Clock
+    from aiorate._loops.turn import OneLoop
+
+__all__ = ["loop_here", "loop_of", "running_loop", "running_task", "starved_here"]
+
+
+@cache
+def _trio() -> type[OneLoop]:
+    from aiorate._loops.trio import TrioLoop
+
+    return TrioLoop
+
+
+# The table. asyncio stands apart because running_loop() asks for its loop first, without a call. Another family is loaded once the program
+# has imported the library of that name.
+_OTHERS: dict[str, Callable[[], type[OneLoop]]] = {"trio": _trio}
+
+
+def running_loop() -> object | None:
+    """The event loop that runs in this thread; None: none does."""
+    native = running_asyncio()
+    for library in _OTHERS:
+        if library in modules:
+            # Where one loop is the guest of the other, both run in this thread. Then the running task decides.
+            guest = _OTHERS[library]().running_here(native is not None)
+            if guest is not None:
+                return guest
+    return native
+
+
+def running_task() -> object | None:
+    """The task that runs in this thread; None: none does."""
+    native = running_loop()
+    return None if native is None else _family_of(native).task_here()
+
+
+def loop_of(native: object, clock: Clock | None, precise: bool) -> OneLoop:
+    """That loop, which runs in this thread: one object for all limiters that have neither a clock nor ``precise``.
+
+    Raises RuntimeError for a loop of a family that is not in the table.
+    """
+    shared = clock is None and not precise
+    if shared:
+        loop = _loops.get(id(native))
+        if loop is not None and not loop.forked:
+            return loop
+    loop = _family_of(native)(native, clock, precise)
+    if shared:
+        _loops[id(native)] = loop
+    return loop
+
+
+# By id: it is the native loop's that its object holds, so no other has that id meanwhile. It goes with the last limiter that uses it.
+_loops: WeakValueDictionary[int, OneLoop] = WeakValueDictionary()
+
+
+def _family_of(native: object) -> type[OneLoop]:
+    if isinstance(native, AsyncioLoop.natives):
+        return AsyncioLoop
+    for library, load in _OTHERS.items():
+        if library in modules and isinstance(native, load().natives):
+            return load()
+    kind = f"{type(native).__module__}.{type(native).__qualname__}"
+    raise RuntimeError(f"a limiter cannot wait in an event loop of the class {kind}. Use a loop of asyncio (or uvloop) or trio.")
+
+
+class _Here(threading.local):
+    loop: OneLoop | None = None
+
+
+class _RealTime:
+    now = staticmethod(monotonic_ns)
+
+
+_here = _Here()
+
+
+def loop_here() -> OneLoop | None:
+    """The loop that runs in this thread, by real time also where its own is virtual; None: none does."""
+    native, loop = running_loop(), _here.loop
+    if loop is None or loop.native is not native or loop.forked:
+        loop = _here.loop = None if native is None else _family_of(native)(native, _RealTime(), False)
+    return loop
+
+
+def starved_here() -> bool:
+    """Whether the loop that runs in this thread is starved, by real time; False: no loop runs here."""
+    loop = _here.loop
+    if loop is not None and monotonic_ns() < loop.check_after:  # a loop that began to run since is not starved either
+        return False
+    loop = loop_here()
+    return loop is not None and loop.starved()

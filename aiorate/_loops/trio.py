@@ -1,0 +1,188 @@
+"""Trio runs. Only here trio and anyio are imported, where a limiter is used under trio.
+
+Grants are in order; trio runs the tasks that are woken at one instant in either order. Knows nothing of rates.
+"""
+
+from __future__ import annotations
+
+from asyncio import InvalidStateError
+from math import inf, nextafter
+from typing import TYPE_CHECKING
+
+import anyio
+import trio
+
+from aiorate._loops.callback import call_back
+from aiorate._loops.timer import GRAIN_NS, LONGEST_NS
+from aiorate._loops.turn import OneLoop
+from aiorate._rate import NS_PER_SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import Any
+
+    from aiorate._loops.clock import Clock, Handle, ReadClock
+
+__all__ = ["TrioLoop"]
+
+Token = trio.lowlevel.TrioToken
+_UNDECIDED = object()
+_OVER = (trio.RunFinishedError, OSError)  # a run that ended; or that broke off, and its wake-up socket is closed
+
+
+class TrioLoop(OneLoop):
+    """One ``trio.run()``, by whose token it is known."""
+
+    __slots__ = ("_clock", "_ended", "_own", "native")
+
+    natives = Token
+
+    @staticmethod
+    def running_here(in_task: bool) -> Token | None:
+        if in_task and not trio.lowlevel.in_trio_task():
+            return None
+        try:
+            return trio.lowlevel.current_trio_token()
+        except RuntimeError:
+            return None
+
+    @staticmethod
+    def task_here() -> object:
+        return trio.lowlevel.current_task()
+
+    @staticmethod
+    def own_time(native: Token) -> ReadClock:
+        # Each run has its own clock, with its own origin. It can be read after the run, unlike `trio.current_time`.
+        clock = trio.lowlevel.current_clock()
+        return lambda: _whole(clock.current_time())
+
+    def __init__(self, native: Token, clock: Clock | None, precise: bool) -> None:  # trio's timers have no finer grain
+        super().__init__(native, clock, precise)
+        self.native: Token = native
+        self._ended: bool = False  # a run shows that it has ended only when something is posted to it
+        self._clock = trio.lowlevel.current_clock()
+        self._own = clock is None
+        self.monotonic: bool = False
+        self.steady: bool = self._own and type(self._clock).__module__.startswith("trio._core")  # not a MockClock
+        self.grain: int = GRAIN_NS
+
+    @property
+    def closed(self) -> bool:
+        if self._ended or self.forked:
+            return True
+        if self.running_here(False) is self.native:
+            return False
+        try:
+            self.native.run_sync_soon(int, idempotent=True)  # the only question that a run answers from outside
+        except _OVER:
+            self._ended = True
+        return self._ended
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def post(self, callback: Callable[[], object]) -> None:
+        try:
+            self.native.run_sync_soon(call_back, callback, "under trio")
+        except _OVER:
+            self._ended = True
+            raise
+
+    def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
+        if self._timers is not None:
+            return self._timers.call_at(reading, callback)
+        now = self.read()
+        reading = min(reading, now + LONGEST_NS)
+        if self._own:
+            deadline = reading / NS_PER_SECOND
+            if _whole(deadline) < reading:  # rounded down: once a clock reads weeks, a float of seconds is coarser than a nanosecond
+                deadline = nextafter(deadline, inf)
+        else:
+            deadline = self._clock.current_time() + (reading - now) / NS_PER_SECOND
+        return _Timer(self.native, deadline, callback)
+
+    def ticket(self) -> _Ticket:
+        return _Ticket(self.native)
+
+    def signal(self) -> trio.Event:
+        return trio.Event()
+
+    def wait(self, ticket: _Ticket | trio.Event, /) -> Awaitable[object]:
+        return ticket.wait()
+
+    def leave(self, ticket: _Ticket, /) -> None:
+        ticket.task = None  # the line may keep the ticket for a while, but must not keep the task
+
+    def wake(self, signal: trio.Event, /) -> None:
+        signal.set()
+
+    def owner(self) -> None:
+        return None
+
+    def yield_once(self) -> Awaitable[object]:
+        return trio.lowlevel.checkpoint()  # noqa: ASYNC105  # the caller awaits it
+
+
+class _Ticket:
+    """An outcome, and the event that its owner awaits."""
+
+    __slots__ = ("_event", "_native", "_outcome", "task")
+
+    def __init__(self, native: Token) -> None:
+        self._native = native
+        self._outcome: Any = _UNDECIDED
+        self._event = trio.Event()
+        self.task: anyio.TaskInfo | None = None
+
+    def wait(self) -> Awaitable[object]:
+        if self.task is None:
+            self.task = anyio.get_current_task()
+        return self._event.wait()
+
+    def done(self) -> bool:
+        return self._outcome is not _UNDECIDED
+
+    def cancelled(self) -> bool:
+        return self._outcome is _UNDECIDED and self.task is not None and self.task.has_pending_cancellation()
+
+    def result(self) -> Any:
+        if self._outcome is _UNDECIDED:
+            raise InvalidStateError
+        return self._outcome
+
+    def set_result(self, outcome: Any, /) -> None:
+        """Raises RuntimeError in another thread, or after its run has broken off."""
+        self._outcome = outcome
+        if TrioLoop.running_here(False) is not self._native:  # another run would take the task for one of its tasks
+            raise RuntimeError("a waiter can only be woken in its own trio run")
+        self._event.set()
+
+
+class _Timer:
+    """Calls back from a system task: trio has no timers outside of tasks."""
+
+    __slots__ = ("_callback", "_native", "_scope")
+
+    def __init__(self, native: Token, deadline: float, callback: Callable[[], None]) -> None:
+        self._native = native
+        self._callback: Callable[[], None] | None = callback
+        self._scope = trio.CancelScope(deadline=deadline)
+        trio.lowlevel.spawn_system_task(self._run)
+
+    async def _run(self) -> None:
+        with self._scope:
+            await trio.sleep_forever()
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            call_back(callback, "under trio")
+
+    def cancel(self) -> None:
+        self._callback = None
+        if TrioLoop.running_here(False) is self._native:  # another run would take the task for one of its tasks
+            self._scope.cancel()
+
+
+def _whole(seconds: float) -> int:
+    """Nanoseconds, to the nearest."""
+    return round(seconds * NS_PER_SECOND)
