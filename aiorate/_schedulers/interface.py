@@ -181,7 +181,7 @@ class Scheduler(ABC):
 
 def claim(scheduler: Scheduler, owner: str) -> None:
     """Give it and its members to one limiter. Raises ValueError if any has one: each limiter would spend the other's permits."""
-    parts = _with_members([scheduler])
+    parts = _with_members([scheduler]) if scheduler.members else [scheduler]
     for part in parts:
         if other := getattr(part, "_owner", None):
             raise ValueError(
