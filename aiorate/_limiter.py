@@ -457,7 +457,7 @@ class Limiter:
         window = duration_to_ns(seconds, "bound(seconds)")
         if window < 1:
             raise ValueError(f"bound({seconds!r}): seconds must be greater than 0.")
-        return self._node.scheduler.bound_when_late(window, largest, self._node.catch_up.limit)
+        return self._node.scheduler._bound_when_late(window, largest, self._node.catch_up.limit)
 
     def statistics(self) -> Statistics:
         """Return a snapshot of the counters."""
