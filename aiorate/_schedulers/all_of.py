@@ -38,9 +38,9 @@ class AllOf(Compound):
         if given_twice(schedulers):
             raise ValueError("AllOf(): a scheduler given twice would be charged twice. Make two, or give it once.")
         self.parts = schedulers
-        self.receipts = True
+        self._receipts = True
 
-    def read_rate(self, rate: Rate | str | Number) -> NoReturn:
+    def _read_rate(self, rate: Rate | str | Number) -> NoReturn:
         """As `set_rate`."""
         self.set_rate(self.rate, 0)
 

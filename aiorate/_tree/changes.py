@@ -121,7 +121,7 @@ def set_rate(node: Node, rate: Rate | str | Number, member: int | None) -> None:
         if not 0 <= member < len(scheduler.members):
             raise ValueError(f"set_rate(member={member}): the strategy has {len(scheduler.members)} members, counted from 0.")
         scheduler = scheduler.members[member]
-    scheduler.set_rate(scheduler.read_rate(rate), node.look_now())
+    scheduler.set_rate(scheduler._read_rate(rate), node.look_now())
     node.counters.altered = True
     _rate_changed(node)
 
@@ -184,6 +184,7 @@ def _rate_changed(node: Node) -> None:
 
 def reset(node: Node) -> None:
     """Everything as new, except the requests in line."""
+    node.look_now()
     timeline, parts = node.timeline, [node.scheduler]
     for part in parts:  # the list grows meanwhile
         if type(part).reset is Scheduler.reset:
@@ -213,10 +214,10 @@ def share(node: Node, above: Node | None, permits_above: Callable[[int], int] = 
 
     Raises ValueError if it does already, if requests wait here for which that limit was never asked, or unless both have the same scope.
     """
-    if node.above is not None or node.scheduler.owner is _KEY:
+    if node.above is not None or node.scheduler._owner is _KEY:
         raise ValueError("it belongs to another key already: make one for each key.")
     if above is None:
-        node.scheduler.owner = _KEY
+        node.scheduler._owner = _KEY
         return
     if node.is_waited_for or node.counters.returnable:
         raise ValueError("it is in use already: make one that is not.")
@@ -227,5 +228,5 @@ def share(node: Node, above: Node | None, permits_above: Callable[[int], int] = 
         raise ValueError(f"it would be the limit of level {levels} in a row; {_MOST_LEVELS} are the most.")
     if top is node:
         raise ValueError("it is the limit that is shared, or one that this shares in turn: make one for each key.")
-    node.scheduler.owner = _KEY
+    node.scheduler._owner = _KEY
     node.share(above, permits_above)

@@ -19,7 +19,7 @@ from aiorate._tree.refusals import ACQUIRE
 from aiorate._tree.timeline import NOT_ASKED
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
     from typing import ParamSpec, TypeVar
 
     from aiorate._loops.clock import Clock
@@ -103,11 +103,6 @@ class Tree:
         if decide is not None:
             return decide(permits, most_ns, most, refusals, since, turned)
         return self.request(limit, permits, most_ns, most, refusals, since, turned)
-
-    def awaited(self, limit: Limit, ticket: Ticket) -> Awaitable[object]:
-        """What a waiter awaits, again and again until its ticket is done."""
-        assert limit.waker is not None
-        return limit.waker.wait(ticket)
 
     def leave(self, limit: Limit, ticket: Ticket, permits: int, epoch: int) -> None:
         """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never raises, and never waits."""
@@ -235,7 +230,8 @@ class Tree:
         epoch, decided, loop = self.epoch, ticket.done(), self.loop
         try:
             while not ticket.done():
-                await self.awaited(limit, ticket)
+                assert limit.waker is not None
+                await limit.waker.wait(ticket)
             # Of tasks that resume in one iteration, only the last may be sure that another follows.
             if (decided or self.resuming > 1) and loop is not None and loop.starved():
                 await loop.turn()
