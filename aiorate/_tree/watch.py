@@ -15,6 +15,7 @@ from aiorate._waited import Waited
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Limit
     from aiorate._tree.refusals import Refusals
 
@@ -54,7 +55,7 @@ class Watch:
         """What it has counted until now, before its counters are cleared."""
         return totals_of(node).past
 
-    def tell(self, node: Limit, waited: int, permits: int, refusals: Refusals, limited_by: str | None) -> None:
+    def tell(self, node: Limit, waited: int, permits: Permits, refusals: Refusals, limited_by: str | None) -> None:
         """Call the callbacks, unless the request waited for 0 ns. Their exceptions are logged and go no further."""
         callbacks, name = list(self.callbacks.values()), node.name
         if self.group is not None:

@@ -25,7 +25,7 @@ FLOORS = """
 rate errors events meter waited spec finder feedback calendar_rate
 schedulers
 loops tree options totals
-statistics slots decorator inside kept lease several above limiter adaptive keyed* budget*
+statistics slots decorator inside shares limiter adaptive keyed* budget
 aiorate
 http otel
 aiohttp asgi store redis
