@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from aiorate._options import Limits
     from aiorate._rate import Duration
     from aiorate._statistics import Statistics
-    from aiorate._totals import Totals
     from aiorate._tree.limit import Answer, Taken
     from aiorate._tree.tree import Tree
+    from aiorate._tree.watch import Totals
     from aiorate._waited import Waited
 
     Decide = Callable[..., Answer]
@@ -338,7 +338,7 @@ class Budget:
 
     def _totals(self) -> Totals:
         """As `Limiter.totals`, with the amounts reserved and kept of each dimension, before they are settled."""
-        from aiorate._totals import totals_of
+        from aiorate._tree.totals import totals_of
 
         return totals_of(self._node, self._shares.names)
 

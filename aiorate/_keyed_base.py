@@ -20,8 +20,8 @@ from aiorate._errors import check_count, kind_of
 from aiorate._events import Event, emit
 from aiorate._options import check_on_wait, check_options
 from aiorate._rate import duration_to_ns
-from aiorate._totals import Totals
 from aiorate._tree.questions import is_rested
+from aiorate._tree.watch import Totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator

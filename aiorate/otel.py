@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
     from opentelemetry.trace import TracerProvider
 
-    from aiorate._totals import Totals
+    from aiorate._tree.watch import Totals
     from aiorate._waited import Waited
 
     Attributes = dict[str, str | int]

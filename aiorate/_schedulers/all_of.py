@@ -38,15 +38,16 @@ class AllOf(Compound):
         if given_twice(schedulers):
             raise ValueError("AllOf(): a scheduler given twice would be charged twice. Make two, or give it once.")
         self.parts = schedulers
-        self.receipts = True
+        self._receipts = True
 
-    def read_rate(self, rate: Rate | str | Number) -> NoReturn:
+    def _read_rate(self, rate: Rate | str | Number) -> NoReturn:
         """As `set_rate`."""
         self.set_rate(self.rate, 0)
 
-    def apply(self, rate: Rate, burst_ratio: Number, now: int) -> NoReturn:
-        """Refused: a `RateSpec` has one rate."""
-        raise RuntimeError("apply(): this limit has several rates, and a RateSpec has one. Use set_rate(rate, member=0) and pause().")
+    def apply(self, rate: Rate, burst_ratio: Number, now: int) -> None:
+        """Nothing for the rate in force, as to reopen a closed limiter. Another one is refused: a `RateSpec` has one rate."""
+        if rate != self.rate:
+            raise RuntimeError("apply(): this limit has several rates, and a RateSpec has one. Use set_rate(rate, member=0) and pause().")
 
     def set_rate(self, rate: Rate, now: int) -> NoReturn:
         """Refused, because only the members have rates to change. Change one: ``limiter.set_rate(rate, member=0)``."""

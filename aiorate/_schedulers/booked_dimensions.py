@@ -33,7 +33,7 @@ class StoreDimension(Scheduler):
         self.rate = rate
         self.burst: int | None = burst
         self.late: int = late
-        self.receipts: bool = True
+        self._receipts: bool = True
 
     @property
     def max_permits(self) -> int | None:  # type: ignore[override]
@@ -72,7 +72,7 @@ class StoreDimension(Scheduler):
     def available(self, now: int) -> int:
         return 0 if self.burst is None else self.burst
 
-    def rested(self, now: int) -> bool:
+    def _rested(self, now: int) -> bool:
         return True
 
     def __repr__(self) -> str:
@@ -133,8 +133,8 @@ class BookedDimensions(Dimensions):
         """The least of the dimensions'."""
         return min([self.available_of(place, now) for place in range(len(self.parts))])
 
-    def rested(self, now: int) -> bool:
-        return super().rested(now) and self.bookings.rested(now)
+    def _rested(self, now: int) -> bool:
+        return super()._rested(now) and self.bookings._rested(now)
 
     def shift(self, ns: int) -> None:
         super().shift(ns)

@@ -249,7 +249,7 @@ class Bookings(Supplied):
         """The number of bookings that are due."""
         return self.due_by(now, now)
 
-    def rested(self, now: int) -> bool:
+    def _rested(self, now: int) -> bool:
         """Whether nothing is in hand, on its way, or to be told."""
         return self.asked_at is None and self.fallback is None and not self.returnable(now)
 
@@ -271,7 +271,7 @@ class Bookings(Supplied):
         if self.asked_at is not None:
             twin.levels.not_before = self.asked_at + self.answer_ns
         twin.fallback = deepcopy(self.fallback)
-        twin.rehearsal, twin.receipts = True, False
+        twin.rehearsal, twin._receipts = True, False
         return twin
 
     def _ask(self, permits: Permits, now: int) -> None:

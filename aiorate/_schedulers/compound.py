@@ -66,14 +66,14 @@ class Compound(Scheduler):
         return any(part.books_since for part in self.parts)
 
     @property
-    def receipts(self) -> bool:
+    def _receipts(self) -> bool:
         """Whether permits may come back by receipt, to any part."""
-        return self.parts[0].receipts
+        return self.parts[0]._receipts
 
-    @receipts.setter
-    def receipts(self, value: bool) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    @_receipts.setter
+    def _receipts(self, value: bool) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         for part in self.parts:
-            part.receipts = value
+            part._receipts = value
 
     @property
     def spilled(self) -> int:
@@ -138,17 +138,17 @@ class Compound(Scheduler):
         """The least of the parts'."""
         return min(part.available(now) for part in self.permitted)
 
-    def quotas(self) -> list[tuple[int, Rate]]:
+    def _quotas(self) -> list[tuple[int, Rate]]:
         """Those of all parts."""
-        return [quota for part in self.parts for quota in part.quotas()]
+        return [quota for part in self.parts for quota in part._quotas()]
 
-    def standings(self, now: int) -> list[tuple[int, int]]:
+    def _standings(self, now: int) -> list[tuple[int, int]]:
         """Those of all parts."""
-        return [standing for part in self.permitted for standing in part.standings(now)]
+        return [standing for part in self.permitted for standing in part._standings(now)]
 
-    def rested(self, now: int) -> bool:
+    def _rested(self, now: int) -> bool:
         """Whether all parts are."""
-        return all(part.rested(now) for part in self.permitted)
+        return all(part._rested(now) for part in self.permitted)
 
     def lag(self, now: int) -> int:
         """The longest `lag` of a part."""
@@ -157,11 +157,11 @@ class Compound(Scheduler):
     def bound(self, window: int, largest: int = 1) -> int | None:
         """The least `bound` of a part."""
         check_window(window, largest)
-        return self.bound_when_late(window, largest, 0)
+        return self._bound_when_late(window, largest, 0)
 
-    def bound_when_late(self, window: int, largest: int, late: int) -> int | None:
+    def _bound_when_late(self, window: int, largest: int, late: int) -> int | None:
         """The least bound of a part, each with an allowance for lateness only if it needs one."""
-        bounds = [part.bound_when_late(window, largest, late) for part in self.parts]
+        bounds = [part._bound_when_late(window, largest, late) for part in self.parts]
         return min((bound for bound in bounds if bound is not None), default=None)
 
     def __repr__(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
 from typing import TYPE_CHECKING, NoReturn
 
 from aiorate._schedulers.amounts import Amounts
@@ -39,7 +38,7 @@ class Dimensions(Compound):
         """What servers said of the dimension of that place, which is asked for its permits in place of it."""
         self.waited_for: int | None = None
         """The place of the dimension that last had a request wait. Those that are only shared come after the own ones."""
-        self.receipts = True
+        self._receipts = True
 
     @property
     def rate(self) -> Rate:  # type: ignore[override]
@@ -87,17 +86,23 @@ class Dimensions(Compound):
 
     def due(self, shares: Shares, now: int) -> int:
         """The latest instant that a dimension names. If that is after ``now``, the dimension is noted in `waited_for`."""
-        dues = [part.peek(amount, now) for part, amount in shares]
-        at = max(dues, default=now)
-        if at > now:
-            self.waited_for = self._place_of(shares[dues.index(at)][0])
+        at, place = self._latest(shares, now)
+        if place is not None:
+            self.waited_for = place
         return at
 
     def last(self, permits: Permits, now: int) -> int | None:
         """The place of the dimension for which the request would wait longest; None: none."""
-        dues = [(part.peek(amount, now), part) for part, amount in self.shares(permits)]
-        at, latest = max(dues, key=itemgetter(0), default=(now, None))
-        return self._place_of(latest) if latest is not None and at > now else None
+        return self._latest(self.shares(permits), now)[1]
+
+    def _latest(self, shares: list[tuple[Scheduler | ServerQuotas, int]], now: int) -> tuple[int, int | None]:
+        """The latest instant that a dimension names and, if that is after ``now``, the place of that dimension."""
+        dues = [part.peek(amount, now) for part, amount in shares]
+        at = max(dues, default=now)
+        if at <= now:
+            return at, None
+        latest = shares[dues.index(at)][0]
+        return at, [part is latest for part in self.permitted].index(True)
 
     def correct(self, place: int, more: int, now: int, taken: int) -> None:
         """Charge the ``more`` permits of that dimension that a request used than it took. Fewer (below 0) come back by receipt."""
@@ -123,8 +128,5 @@ class Dimensions(Compound):
         """Refused: each dimension has a rate."""
         raise RuntimeError("set_rate(): a budget has a rate for each dimension.")
 
-    def bound_when_late(self, window: int, largest: int, late: int) -> None:
+    def _bound_when_late(self, window: int, largest: int, late: int) -> None:
         """None: the bounds are those of the dimensions."""
-
-    def _place_of(self, dimension: Scheduler | ServerQuotas) -> int:
-        return [part is dimension for part in self.permitted].index(True)

@@ -34,7 +34,7 @@ class Metered(Undoing):
     """The next permit. A grab does what ``take(1, now)`` does, or nothing."""
 
     @property
-    def meter(self) -> Meter | None:
+    def _meter(self) -> Meter | None:
         """The line, unless it is not straight, or a subclass or an attribute takes permits in another way."""
         return self.line if self.take == self.metered_take and self.line.numbers != NO_LINE else None
 

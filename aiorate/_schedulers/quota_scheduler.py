@@ -210,9 +210,9 @@ class QuotaScheduler(Supplied):
         if permits > ready:
             self._ahead.charge(permits - ready)
 
-    def read_rate(self, rate: Rate | str | Number) -> Rate:
-        """As `CalendarWindow.read_rate`."""
-        return self.calendar.read_rate(rate)
+    def _read_rate(self, rate: Rate | str | Number) -> Rate:
+        """As `CalendarWindow._read_rate`."""
+        return self.calendar._read_rate(rate)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the number of permits, by which this process asks. The window keeps its period, as in `CalendarWindow.set_rate`."""
@@ -236,7 +236,7 @@ class QuotaScheduler(Supplied):
         """The number of permits in hand."""
         return self.ready(1, now)
 
-    def standings(self, now: int) -> list[tuple[int, int]]:
+    def _standings(self, now: int) -> list[tuple[int, int]]:
         """The permits in hand, and those that the window had left when the store answered last; and when the next one begins."""
         if self.fallback is not None:
             return [standing_of(self.fallback, self.rate.permits, now)]
@@ -245,7 +245,7 @@ class QuotaScheduler(Supplied):
         left, more_at = self._ahead.standing(now)
         return [(min(left + self.ready(1, now), self.rate.permits), more_at)]
 
-    def rested(self, now: int) -> bool:
+    def _rested(self, now: int) -> bool:
         """Whether nothing is in hand or on its way."""
         return self.asked_at is None and self.fallback is None and not self.ready(1, now)
 
@@ -263,7 +263,7 @@ class QuotaScheduler(Supplied):
         twin._window, twin._hand, twin._taken, twin._since = self._window, self._hand, self._taken, self._since
         twin._closes, twin._ahead = self._closes, deepcopy(self._ahead)
         twin.fallback, twin.patient = deepcopy(self.fallback), self.patient
-        twin.rehearsal, twin.receipts = True, False
+        twin.rehearsal, twin._receipts = True, False
         return twin
 
     def __repr__(self) -> str:

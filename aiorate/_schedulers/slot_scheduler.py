@@ -122,7 +122,7 @@ class SlotScheduler(Supplied):
                 if at < run.floor:
                     at = run.floor
                 if at <= now <= at + run.lapse:
-                    if since is not None or self.receipts:  # out of the line: it may come back
+                    if since is not None or self._receipts:  # out of the line: it may come back
                         hand.note(run.next, 1, run, now)
                     run.next += run.step
                     run.left -= 1
@@ -193,11 +193,11 @@ class SlotScheduler(Supplied):
         if at < NOBODY_KNOWS:
             self.take(permits, at)
 
-    def quotas(self) -> list[tuple[int, Rate]]:
+    def _quotas(self) -> list[tuple[int, Rate]]:
         """The burst of each rate, of all processes together."""
         return list(zip(self.bursts, self.rates, strict=True))
 
-    def standings(self, now: int) -> list[tuple[int, int]]:
+    def _standings(self, now: int) -> list[tuple[int, int]]:
         """For each rate, the slots in hand that are due and those that the store had free when it answered last."""
         fallback = self.fallback
         if fallback is not None:
@@ -237,7 +237,7 @@ class SlotScheduler(Supplied):
         """The number of slots that are due."""
         return self.due_by(now, now)
 
-    def rested(self, now: int) -> bool:
+    def _rested(self, now: int) -> bool:
         """Whether no slots are in hand or on their way."""
         return self.asked_at is None and self.fallback is None and not self.ready(1, now)
 
@@ -255,7 +255,7 @@ class SlotScheduler(Supplied):
         if self.asked_at is not None:
             twin._next_free.not_before = self.asked_at + self.answer_ns
         twin.fallback = deepcopy(self.fallback)
-        twin.rehearsal, twin.receipts = True, False
+        twin.rehearsal, twin._receipts = True, False
         return twin
 
     def __repr__(self) -> str:

@@ -63,7 +63,7 @@ class Supplied(Scheduler):
         """Since when permits are on their way; None: they are not."""
         self.rehearsal: bool = False
         """Whether it only foretells grants, and calls nobody."""
-        self.receipts: bool = True
+        self._receipts: bool = True
         self.answer_ns: int = _FIRST_ANSWER_NS
         """How long an answer of the store takes, as it was measured."""
         self.spent: int = 0

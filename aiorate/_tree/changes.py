@@ -124,7 +124,7 @@ def set_rate(node: Node, rate: Rate | str | Number, member: int | None) -> None:
         if not 0 <= member < len(scheduler.members):
             raise ValueError(f"set_rate(member={member}): the strategy has {len(scheduler.members)} members, counted from 0.")
         scheduler = scheduler.members[member]
-    scheduler.set_rate(scheduler.read_rate(rate), node.look_now())
+    scheduler.set_rate(scheduler._read_rate(rate), node.look_now())
     node.counters.altered = True
     _rate_changed(node)
 
@@ -187,6 +187,7 @@ def _rate_changed(node: Node) -> None:
 
 def reset(node: Node) -> None:
     """Everything as new, except the requests in line."""
+    node.look_now()
     timeline, parts = node.timeline, cast("list[Scheduler]", [node.scheduler])
     for part in parts:  # the list grows meanwhile
         if type(part).reset is Scheduler.reset:
@@ -197,7 +198,11 @@ def reset(node: Node) -> None:
     node.scheduler.reset(timeline.now())
     node.told = None
     watch = node.watch
-    past = None if watch is None else watch.counted(node)
+    past = None
+    if watch is not None:
+        from aiorate._tree.totals import totals_of
+
+        past = totals_of(node).past
     node.taken = node.meter.grabs = 0  # first: `Totals` are read at any time, and may be too low, but not too high
     node.counters.clear()
     node.notices.forget()
@@ -212,10 +217,10 @@ def share(node: Node, above: Node | None, permits_above: Callable[[Permits], Per
 
     Raises ValueError if it does already, if requests wait here for which that limit was never asked, or unless both have the same scope.
     """
-    if node.above is not None or node.scheduler.owner is _KEY:
+    if node.above is not None or node.scheduler._owner is _KEY:
         raise ValueError("it belongs to another key already: make one for each key.")
     if above is None:
-        node.scheduler.owner = _KEY
+        node.scheduler._owner = _KEY
         return
     if node.is_waited_for or node.counters.returnable:
         raise ValueError("it is in use already: make one that is not.")
@@ -226,5 +231,5 @@ def share(node: Node, above: Node | None, permits_above: Callable[[Permits], Per
         raise ValueError(f"it would be the limit of level {levels} in a row; {_MOST_LEVELS} are the most.")
     if top is node:
         raise ValueError("it is the limit that is shared, or one that this shares in turn: make one for each key.")
-    node.scheduler.owner = _KEY
+    node.scheduler._owner = _KEY
     node.share(above, permits_above)

@@ -68,7 +68,7 @@ def hold(taken: Taken) -> None:
     """Record takes: one more grant may come back."""
     for limit, _, _ in taken:
         limit.counters.returnable += 1
-        limit.scheduler.receipts = True
+        limit.scheduler._receipts = True
 
 
 def kept(taken: Taken) -> None:
@@ -78,7 +78,7 @@ def kept(taken: Taken) -> None:
         if counters.returnable:
             counters.returnable -= 1
         if not counters.returnable:
-            limit.scheduler.receipts = False
+            limit.scheduler._receipts = False
 
 
 def resumed(taken: Taken, tasks: int = 1) -> None:

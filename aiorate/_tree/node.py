@@ -318,7 +318,7 @@ class Node(Supply):
                     permitted.give_back(permits, now, now)
                     continue
                 if not woken:
-                    scheduler.receipts = True
+                    scheduler._receipts = True
                 woken += 1
                 self.taken += permits
                 self.resuming += 1
@@ -460,7 +460,7 @@ class Node(Supply):
         counters = self.counters
         counters.returnable = 0 if forked else max(counters.returnable - self.resuming, 0)
         self.resuming = 0
-        self.scheduler.receipts = counters.returnable > 0
+        self.scheduler._receipts = counters.returnable > 0
 
     def dismiss(self) -> None:
         """Nobody asks it again: its key was evicted."""

@@ -92,7 +92,7 @@ def available(limit: Limit) -> int:
     if limit.watcher.state == "local":
         own = permitted.available(now)
     else:  # a store that processes share has more than is in hand here
-        own = min(left for left, _ in permitted.standings(now))
+        own = min(left for left, _ in permitted._standings(now))
     return own if limit.above is None else min(own, available(limit.above))
 
 
@@ -106,4 +106,4 @@ def is_rested(limit: Limit) -> bool:
     now = limit.timeline.now()  # which ends a pause that is over
     if limit.counters.returnable or limit.counters.altered or limit.is_held or limit.watcher.busy:
         return False
-    return (limit.told or limit.scheduler).rested(now)
+    return (limit.told or limit.scheduler)._rested(now)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from aiorate._loops.turn import LOOP_CHECK_NS
 from aiorate._meter import FAR
+from aiorate._schedulers.interface import claim
 from aiorate._tree.asking import AskingMeter
 from aiorate._tree.catch_up import CatchUp
 from aiorate._tree.counters import Counters
@@ -71,8 +72,8 @@ class Supply:
         name: str | None = None,
         tree: Tree | None = None,
     ) -> None:
-        scheduler.claim("a limiter" if name is None else f"the limiter {name!r}")
-        scheduler.receipts = False
+        claim(scheduler, "a limiter" if name is None else f"the limiter {name!r}")
+        scheduler._receipts = False
         self.scheduler: Asked = cast("Asked", scheduler)
         self.told: AskedQuotas | None = None
         """What servers said, which is asked for permits in place of the scheduler; None: nothing that holds."""
@@ -81,7 +82,7 @@ class Supply:
         self.notices: Notices = Notices(name)
         self.watcher: Watcher = UNWATCHED
         self.timeline: Timeline = Timeline(clock)
-        own = scheduler.meter
+        own = scheduler._meter
         self.meter: Meter = AskingMeter(scheduler) if own is None else own
         """The shortest way to a permit that lies ready.
 

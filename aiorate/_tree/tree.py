@@ -19,7 +19,7 @@ from aiorate._tree.refusals import ACQUIRE
 from aiorate._tree.timeline import NOT_ASKED
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
     from typing import ParamSpec, TypeVar
 
     from aiorate._loops.clock import Clock
@@ -104,11 +104,6 @@ class Tree:
         if decide is not None:
             return decide(permits, most_ns, most, refusals, since, turned)
         return self.request(limit, permits, most_ns, most, refusals, since, turned)
-
-    def awaited(self, limit: Limit, ticket: Ticket) -> Awaitable[object]:
-        """What a waiter awaits, again and again until its ticket is done."""
-        assert limit.waker is not None
-        return limit.waker.wait(ticket)
 
     def leave(self, limit: Limit, ticket: Ticket, permits: Permits, epoch: int) -> None:
         """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never raises, and never waits."""
@@ -236,7 +231,8 @@ class Tree:
         epoch, decided, loop = self.epoch, ticket.done(), self.loop
         try:
             while not ticket.done():
-                await self.awaited(limit, ticket)
+                assert limit.waker is not None
+                await limit.waker.wait(ticket)
             # Of tasks that resume in one iteration, only the last may be sure that another follows.
             if (decided or self.resuming > 1) and loop is not None and loop.starved():
                 await loop.turn()
@@ -261,7 +257,7 @@ class Tree:
         self.go_on(limit, ticket, taken, epoch, waited)
         watch = limit.watch
         if watch is not None:
-            watch.tell(limit, waited, permits, refusals, refusals.dimension(permits) or limited_by)
+            watch.tell(limit.name, waited, refusals.amounts(permits), refusals.dimension(permits) or limited_by)
         return waited, at, taken
 
     async def finish(self, limit: Limit) -> None:

@@ -10,7 +10,7 @@ from aiorate._schedulers.server_quotas import ServerQuotas
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ASKED_FOR_PERMITS = ("take", "peek", "give_back", "charge", "shift", "available", "standings", "rested")
+ASKED_FOR_PERMITS = ("take", "peek", "give_back", "charge", "shift", "available", "_standings", "_rested")
 
 
 def _from(part: str, name: str) -> Callable[..., object]:
@@ -29,9 +29,9 @@ class Capped(Scheduler):
         if left is not None:
             self.lower(left, now, until)
 
-    take, peek, give_back, charge, shift, available, standings, rested = (_from("told", name) for name in ASKED_FOR_PERMITS)  # type: ignore[assignment]
-    set_rate, lag, bound, restart, quotas = (  # type: ignore[assignment]
-        _from("inner", name) for name in ("set_rate", "lag", "bound", "restart", "quotas")
+    take, peek, give_back, charge, shift, available, _standings, _rested = (_from("told", name) for name in ASKED_FOR_PERMITS)  # type: ignore[assignment]
+    set_rate, lag, bound, restart, _quotas = (  # type: ignore[assignment]
+        _from("inner", name) for name in ("set_rate", "lag", "bound", "restart", "_quotas")
     )
 
     @property
@@ -47,9 +47,9 @@ class Capped(Scheduler):
         return self.inner.books_since
 
     @property
-    def receipts(self) -> bool:  # type: ignore[override]
-        return self.inner.receipts
+    def _receipts(self) -> bool:  # type: ignore[override]
+        return self.inner._receipts
 
-    @receipts.setter
-    def receipts(self, value: bool) -> None:
-        self.inner.receipts = value
+    @_receipts.setter
+    def _receipts(self, value: bool) -> None:
+        self.inner._receipts = value

@@ -43,7 +43,7 @@ def test_it_is_as_tight_as_its_tightest_member() -> None:
     assert AllOf(TicksAccumulator("1/s")).bound(S) is None
     assert AllOf(TokenPool("1/s")).max_permits is None
     late = AllOf(TokenBucket("1/s", 1), SlidingWindow("3/s"))
-    assert [late.bound_when_late(S // 2, 1, late_by) for late_by in (0, S, 5 * S)] == [1, 2, 3]
+    assert [late._bound_when_late(S // 2, 1, late_by) for late_by in (0, S, 5 * S)] == [1, 2, 3]
     assert AllOf(TokenBucket("1/s", 1), SlidingWindow("1/s")).books_since
     assert not AllOf(SlidingWindow("1/s"), CalendarWindow("1/s", "UTC", origin=0)).books_since
 
@@ -62,8 +62,8 @@ def test_members_follow_a_pause_and_a_restart() -> None:
 def test_quotas_of_all_members_are_told_in_order() -> None:
     both = AllOf(TokenBucket("10/s", burst=5), SlidingWindow("100/min"))
     both.take(3, 0)
-    assert both.quotas() == [(5, Rate(10)), (100, Rate(100, 60))]
-    assert both.standings(0) == [(2, S // 10), (97, 60 * S)]
+    assert both._quotas() == [(5, Rate(10)), (100, Rate(100, 60))]
+    assert both._standings(0) == [(2, S // 10), (97, 60 * S)]
 
 
 def test_wrong_uses_are_refused() -> None:
@@ -104,11 +104,11 @@ def test_amounts_are_no_number() -> None:
 
 def test_dimensions_are_charged_rest_and_lag_as_their_parts() -> None:
     dimensions = Dimensions((TokenBucket("1/s", burst=1), SlidingWindow("10/s")))
-    assert dimensions.rested(0)
+    assert dimensions._rested(0)
     assert dimensions.books_since
     dimensions.charge(Amounts((2, 1)), 0)
     assert dimensions.peek(Amounts((1, 1)), 0) == 2 * S
-    assert [dimensions.rested(S), dimensions.rested(2 * S)] == [False, True]
+    assert [dimensions._rested(S), dimensions._rested(2 * S)] == [False, True]
     assert (dimensions.lag(0), dimensions.bound(S)) == (0, None)
     with pytest.raises(RuntimeError, match="a rate for each dimension"):
         dimensions.set_rate(Rate(1), 0)

@@ -85,7 +85,7 @@ def test_a_charge_a_rate_and_a_pause_change_what_is_left() -> None:
     assert (store.charges, scheduler.peek(8, 0)) == (6, 10 * S)
     scheduler.set_rate(Rate.parse("15/10s"), 0)
     assert (scheduler.max_permits, scheduler.peek(3, 0), scheduler.peek(4, 0)) == (15, S // 100, 10 * S)
-    assert (scheduler.lag(0), scheduler.bound(20 * S), scheduler.rested(0)) == (0, 45, False)
+    assert (scheduler.lag(0), scheduler.bound(20 * S), scheduler._rested(0)) == (0, 45, False)
     for call, error, hint in [
         (lambda: scheduler.set_rate(Rate.parse("1/7s"), 0), ValueError, "whole seconds"),
         (lambda: scheduler.charge(10**30, 0), ValueError, "317 years"),

@@ -31,7 +31,7 @@ def booked(*rates: str, burst: int = 1, slots: int = 0, start: int = NOW) -> Slo
     """With ``slots`` in hand, the first at ``start``."""
     each = [Rate.parse(rate) for rate in rates or ("1000/s",)]
     scheduler = SlotScheduler(each, [burst] * len(each), SLACK)
-    scheduler.receipts = False
+    scheduler._receipts = False
     if slots:
         scheduler.book([start] * len(each), slots, NOW, [start + slots * max(rate.interval_ns for rate in each)] * len(each), MS)
     return scheduler
@@ -165,9 +165,9 @@ def test_a_slot_scheduler_answers_for_all_its_slots() -> None:
     assert (scheduler.bound(SECOND), scheduler.bound(SECOND, 10)) == (5 + 1_005, 5 + 1_005 + 10)
     assert [late.lag(NOW + ms * MS) for ms in (0, 1, 3)] == [0, 0, 2 * MS]
     two = SlotScheduler([Rate(10), Rate(100, 60)], [5, 8], 10**9)
-    assert (two.quotas(), two.standings(0)) == ([(5, Rate(10)), (8, Rate(100, 60))], [(5, 0), (8, 0)])
+    assert (two._quotas(), two._standings(0)) == ([(5, Rate(10)), (8, Rate(100, 60))], [(5, 0), (8, 0)])
     two.book([0, 0], 2, 0, [-2 * 10**8, SECOND], 1_000)
-    assert two.standings(0) == [(4, 10**8), (1, SECOND)]  # the second slot in hand is due later
+    assert two._standings(0) == [(4, 10**8), (1, SECOND)]  # the second slot in hand is due later
     with pytest.raises(RuntimeError, match="Use another name"):
         scheduler.reset(NOW)
     with pytest.raises(RuntimeError, match="one of several rates"):
