@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from aiorate._events import Event
     from aiorate._feedback import Feedback
+    from aiorate._options import Limits
     from aiorate._rate import Duration
-    from aiorate._several import Limits
     from aiorate._spec import RateSpec
     from aiorate._waited import Waited
     from aiorate.adaptive import AdaptiveRate

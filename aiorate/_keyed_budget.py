@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from aiorate._budget import Budget
-from aiorate._budget_options import not_a_budget
+from aiorate._budget import Budget, not_a_budget
 from aiorate._errors import LimiterClosed, kind_of
 from aiorate._keyed_base import Keyed, refuse_keyed
 from aiorate._limiter import Limiter
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from typing import Literal, NoReturn
 
+    from aiorate._budget import Lease, OnError
     from aiorate._events import Event
     from aiorate._feedback import Feedback
-    from aiorate._lease import Lease, OnError
     from aiorate._rate import Duration
     from aiorate._waited import Waited
 

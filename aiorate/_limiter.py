@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from aiorate._errors import LimiterClosed, LineFull, WaitTooLong, check_count
 from aiorate._loops.table import starved_here
-from aiorate._options import check_on_wait, check_options, check_scope
+from aiorate._options import check_on_wait, check_options, check_scope, strategy_of
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
-from aiorate._several import strategy_of
 from aiorate._tree import changes
 from aiorate._tree.max_waiting import MaxWaiting
 from aiorate._tree.node import Node
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from aiorate._feedback import Feedback
     from aiorate._inside import Inside
     from aiorate._loops.clock import Clock
+    from aiorate._options import Limits
     from aiorate._rate import Duration, Number
-    from aiorate._several import Limits
     from aiorate._slots import Slot
     from aiorate._spec import RateSpec
     from aiorate._statistics import Statistics

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from aiorate._rate import Rate
     from aiorate._schedulers.server_quotas import ServerQuotas
 
+    Shares = list[tuple[Scheduler | ServerQuotas, int]]
+
 __all__ = ["Compound"]
 
 
@@ -30,7 +32,7 @@ class Compound(Scheduler):
         """What is asked for permits: the parts, each with what servers said of it."""
         return self.parts
 
-    def shares(self, permits: int) -> list[tuple[Scheduler | ServerQuotas, int]]:
+    def shares(self, permits: int) -> Shares:
         """The parts that such a request is taken from, each with its amount. Here: all of them, the same amount."""
         return [(part, permits) for part in self.parts]
 
@@ -80,7 +82,10 @@ class Compound(Scheduler):
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         check_ask("take()", permits, now, since, self.max_permits)
-        shares = self.shares(permits)
+        return self.take_shares(self.shares(permits), now, since)
+
+    def take_shares(self, shares: Shares, now: int, since: int | None) -> int:
+        """Take each part's amount, if they are all due."""
         at = self.due(shares, now)
         if at > now:
             return at
@@ -89,12 +94,16 @@ class Compound(Scheduler):
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now, most=self.max_permits)
-        if not ahead:
-            return self.due(self.shares(permits), now)
-        before = dict(self.shares(ahead))
-        return max([part.peek(amount, now, before.get(part, 0)) for part, amount in self.shares(permits)], default=now)
+        return self.peek_shares(self.shares(permits), now, self.shares(ahead) if ahead else [])
 
-    def due(self, shares: list[tuple[Scheduler | ServerQuotas, int]], now: int) -> int:
+    def peek_shares(self, shares: Shares, now: int, ahead: Shares) -> int:
+        """When all parts grant their amounts, after those ``ahead``."""
+        if not ahead:
+            return self.due(shares, now)
+        before = dict(ahead)
+        return max([part.peek(amount, now, before.get(part, 0)) for part, amount in shares], default=now)
+
+    def due(self, shares: Shares, now: int) -> int:
         """The latest instant that a part names."""
         return max([part.peek(amount, now) for part, amount in shares], default=now)
 

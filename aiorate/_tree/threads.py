@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from aiorate._loops.clock import Clock, Handle, ReadClock
     from aiorate._meter import Meter
+    from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer, Limit, Outcome, Source, Taken
     from aiorate._tree.line import Ticket
     from aiorate._tree.max_waiting import Admission
@@ -339,11 +340,11 @@ class ThreadTicket:
 
     __slots__ = ("gone", "inbox", "limit", "outcome", "permits", "signal", "taken", "task", "tree")
 
-    def __init__(self, inbox: _Inbox, tree: ThreadTree, limit: Limit, permits: int) -> None:
+    def __init__(self, inbox: _Inbox, tree: ThreadTree, limit: Limit, permits: Permits) -> None:
         self.inbox: _Inbox = inbox
         self.tree: ThreadTree = tree
         self.limit: Limit = limit
-        self.permits: int = permits
+        self.permits: Permits = permits
         self.signal: Any = inbox.loop.signal()
         self.task: asyncio.Task[Any] | None = inbox.loop.owner()
         self.outcome: Outcome | None = None
@@ -582,10 +583,10 @@ class ThreadTree(Tree):
     def after_decision(self, limit: Source) -> None:
         _decisions.used[limit] = None
 
-    def leave(self, limit: Limit, ticket: Ticket, permits: int, epoch: int) -> None:
+    def leave(self, limit: Limit, ticket: Ticket, permits: Permits, epoch: int) -> None:
         post(partial(self._leave, limit, ticket, permits, epoch))  # type: ignore[arg-type]  # all tickets of threads are of one class
 
-    def _leave(self, limit: Limit, ticket: ThreadTicket, permits: int, epoch: int) -> None:
+    def _leave(self, limit: Limit, ticket: ThreadTicket, permits: Permits, epoch: int) -> None:
         if _release(ticket):  # else its task has gone on or left before
             super().leave(limit, ticket, permits, epoch)
 
@@ -611,7 +612,7 @@ class ThreadTree(Tree):
     def ask(
         self,
         limit: Limit,
-        permits: int,
+        permits: Permits,
         most_ns: int | None,
         most: Admission | None,
         refusals: Refusals,
@@ -694,7 +695,7 @@ def _enter(ticket: ThreadTicket) -> None:
 def wait_blocking(
     limit: Limit,
     tree: Tree,
-    permits: int,
+    permits: Permits,
     most_ns: int | None = None,
     most: Admission | None = None,
     refusals: Refusals = BLOCKING,
