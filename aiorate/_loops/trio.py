@@ -91,9 +91,9 @@ class TrioLoop(OneLoop):
     def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
         if self._timers is not None:
             return self._timers.call_at(reading, callback)
-        wait, now = min(max(reading - self.read(), 0), LONGEST_NS), self._clock.current_time()
-        deadline = now + wait / NS_PER_SECOND
-        if _whole(deadline) < _whole(now) + wait:  # rounded down: once a clock reads weeks, its seconds are coarser than a nanosecond
+        due = _whole(self._clock.current_time()) + min(max(reading - self.read(), 0), LONGEST_NS)
+        deadline = due / NS_PER_SECOND
+        if _whole(deadline) < due:  # rounded down: once a clock reads weeks, a float of seconds is coarser than a nanosecond
             deadline = nextafter(deadline, inf)
         return _Timer(self.native, deadline, callback)
 
