@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from aiorate._rate import Duration
     from aiorate._several import Limits
     from aiorate._statistics import Statistics
-    from aiorate._totals import Totals
     from aiorate._tree.limit import Answer, Taken
     from aiorate._tree.tree import Tree
+    from aiorate._tree.watch import Totals
     from aiorate._waited import Waited
 
     Decide = Callable[..., Answer]
@@ -134,7 +134,7 @@ class Budget:
 
             tree = ThreadTree(clock)
         self._node = Node(self._dimensions, duration_to_ns(catch_up, "Budget(catch_up)"), False, clock, name, tree)
-        self._node.notices.on_event = on_event
+        self._node.on_event = on_event
         self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._node)
         self._refusals = BudgetRefusals(self._names, self._dimensions, None)
         for place, limiter in limiters.items():
@@ -188,8 +188,8 @@ class Budget:
             for place, amount, lowered in zip(self._names, wanted, granted, strict=True):
                 if lowered < amount and place not in self._clamped:
                     self._clamped += (place,)
-                    told = Event("clamped", self._node.notices.name, key=place, permits=lowered)
-                    self._node.tree.post(partial(self._node.notices.tell, told, self._node.tree))
+                    told = Event("clamped", self._node.name, key=place, permits=lowered)
+                    self._node.tree.post(partial(self._node.tell, told))
         return Lease(self, Amounts(granted), limit, self._on_error if on_error is None else on_error)
 
     async def _enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, Taken, str | None]:
@@ -299,7 +299,7 @@ class Budget:
         news = changes.pause_longer(node, ns, extra)
         names = {quota.name for quota in feedback.quotas}
         for quota in told:
-            place = self._quotas.find(quota, names, self._names, node.notices.name)
+            place = self._quotas.find(quota, names, self._names, node.name)
             if place is not None:
                 self._cap(place, quota)
         node.changed()
@@ -326,7 +326,7 @@ class Budget:
     @property
     def name(self) -> str | None:
         """The name that it was given."""
-        return self._node.notices.name
+        return self._node.name
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -408,7 +408,7 @@ class Budget:
 
     def _totals(self) -> Totals:
         """As `Limiter.totals`, with the amounts reserved and kept of each dimension, before they are settled."""
-        from aiorate._totals import totals_of
+        from aiorate._tree.totals import totals_of
 
         return totals_of(self._node, self._names)
 
@@ -446,13 +446,13 @@ class Budget:
     def _which_closed(self) -> str:
         """Which budget or Limiter is closed, of this one and those that it shares, and what to do, as a sentence."""
         if self._node.closed or self._above is None:
-            name = self._node.notices.name
+            name = self._node.name
             named = repr(name) if name else f"of {' and '.join(self._names)}"
             return f"the shared budget {named} is closed. Create a new one, and the budgets that share it."
         return self._above.closed()
 
     def __repr__(self) -> str:
-        name = f" {self._node.notices.name!r}" if self._node.notices.name else ""
+        name = f" {self._node.name!r}" if self._node.name else ""
         limits: dict[str, object] = dict(zip(self._names, self._dimensions.parts, strict=False))
         if self._above is not None:
             limits[self._names[-1] if isinstance(self._above.limit, Limiter) else "shared"] = self._above.limit

@@ -27,7 +27,7 @@ from aiorate._tree.watcher import UNWATCHED
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
     from types import TracebackType
-    from typing import Any, Literal, NoReturn
+    from typing import Any, ClassVar, Literal, NoReturn
 
     from aiorate._decorator import Weighted
     from aiorate._events import Event
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from aiorate._slots import Slot
     from aiorate._spec import RateSpec
     from aiorate._statistics import Statistics
-    from aiorate._totals import Totals
     from aiorate._tree.tree import Tree
+    from aiorate._tree.watch import Totals
     from aiorate._waited import Waited
 
     F = TypeVar("F", bound=Callable[..., Any])
@@ -85,6 +85,7 @@ class Limiter:
     """
 
     __slots__ = ("__weakref__", "_inside", "_max_waiting", "_meter", "_node")
+    _ANY_SCOPE: ClassVar[bool] = False  # whether a subclass can be for the whole process
 
     def __init__(
         self,
@@ -105,15 +106,16 @@ class Limiter:
             check_options("Limiter", max_waiting, clock, name, on_event, on_wait)
         if not isinstance(precise, bool):
             raise TypeError(f"Limiter(precise) must be True or False, not {type(precise).__name__}.")
-        if scope != "loop":
-            self._check_scope(scope)
         tree: Tree | None = None
         if scope != "loop":
+            check_scope("Limiter", scope)
+            if type(self) is not Limiter and not self._ANY_SCOPE:
+                raise TypeError(f"{type(self).__name__}: a subclass of Limiter cannot have scope={scope!r}. Wrap a Limiter instead.")
             from aiorate._tree.threads import ThreadTree
 
             tree = ThreadTree(clock, precise)
         self._node = Node(scheduler, duration_to_ns(catch_up, "Limiter(catch_up)"), precise, clock, name, tree)
-        self._node.notices.on_event = on_event
+        self._node.on_event = on_event
         self._meter = self._node.meter
         self._inside: Inside | None = None
         if max_concurrency is not None:
@@ -128,11 +130,6 @@ class Limiter:
                 self._inside.max_waiting = self._max_waiting
         if on_wait is not None:
             self.watch(on_wait)
-
-    def _check_scope(self, scope: str) -> None:
-        check_scope("Limiter", scope)
-        if type(self) is not Limiter:
-            raise TypeError(f"{type(self).__name__}: a subclass of Limiter cannot have scope={scope!r}. Wrap a Limiter instead.")
 
     # Asking.
 
@@ -160,28 +157,19 @@ class Limiter:
             self._check("acquire()", permits)
         elif self._meter.grab():
             return 0.0
-        node, most = self._node, self._max_waiting
-        tree = node.tree
-        if tree.threads:
-            if permits is _ONE and not starved_here() and self._meter.grab(True):
-                return 0.0
-            ticket, _, asked, _ = tree.ask(node, permits, limit, most, ACQUIRE)
-        else:
-            ticket, _, asked, _ = tree.request(node, permits, limit, most)
+        node, tree, most = self._node, self._node.tree, self._max_waiting
+        if tree.threads and permits is _ONE and not starved_here() and self._meter.grab(True):
+            return 0.0
+        ticket, _, asked, _ = tree.ask(node, permits, limit, most, ACQUIRE)
         if ticket is None:
             return 0.0
         if ticket is TURN:
             return (await tree.wait(node, ticket, permits, asked, limit, most))[0] / NS_PER_SECOND
-        epoch, loop, decided = tree.epoch, tree.loop, ticket.done()
+        epoch, loop, waker, decided = tree.epoch, tree.loop, node.waker, ticket.done()
         # As Tree.wait(), without another coroutine.
         try:
-            if tree.threads:
-                while not ticket.done():
-                    await tree.awaited(node, ticket)
-            else:
-                waker = node.waker
-                while not ticket.done():
-                    await waker.wait(ticket)  # type: ignore[union-attr]  # somebody waits
+            while not ticket.done():
+                await waker.wait(ticket)  # type: ignore[union-attr]  # somebody waits
             if (decided or tree.resuming > 1) and loop is not None and loop.starved():
                 await loop.turn()
         except BaseException:
@@ -394,13 +382,9 @@ class Limiter:
 
     def reset(self) -> None:
         """Start over: as full as the strategy begins, without debt or pause, with all counters at 0. Callers in the queue stay there."""
-        self._change(self._reset)
-
-    def _reset(self) -> None:
-        self._node.look_now()
-        changes.reset(self._node)
+        self._change(changes.reset, self._node)
         if self._inside is not None:
-            self._inside.node.counters.clear()
+            self._change(self._inside.node.counters.clear)
 
     def apply(self, spec: RateSpec | str) -> None:
         """Apply a `RateSpec`, or its text such as ``"12000,1.1,start"``: a rate, a burst ratio and a verb.
@@ -420,13 +404,10 @@ class Limiter:
     async def aclose(self) -> None:
         """Close the limiter. Callers in the queue get `LimiterClosed`, and no task or timer is left when this returns."""
         error = LimiterClosed("acquire(): the limiter was closed while this request was waiting.")
-        self._node.tree.run(self._shut, error)
+        for node in (self._places, self._node):
+            if node is not None:
+                node.tree.run(node.close, error)
         await self._node.tree.finish(self._node)
-
-    def _shut(self, error: LimiterClosed) -> None:
-        if self._inside is not None:
-            self._inside.node.close(error)
-        self._node.close(error)
 
     def _change(self, change: Callable[P, object], *args: P.args, **options: P.kwargs) -> None:
         """Change something, one thread at a time; in a finalizer that interrupted a decision, right after that."""
@@ -437,7 +418,7 @@ class Limiter:
     @property
     def name(self) -> str | None:
         """The name that it was given."""
-        return self._node.notices.name
+        return self._node.name
 
     @property
     def rate(self) -> Rate:
@@ -476,7 +457,7 @@ class Limiter:
         window = duration_to_ns(seconds, "bound(seconds)")
         if window < 1:
             raise ValueError(f"bound({seconds!r}): seconds must be greater than 0.")
-        return self._node.scheduler._bound_when_late(window, largest, self._node.catch_up.limit)
+        return self._node.scheduler._bound_when_late(window, largest, self._node.catch_up)
 
     def statistics(self) -> Statistics:
         """Return a snapshot of the counters."""
@@ -503,7 +484,7 @@ class Limiter:
 
         May be called in any thread: it reads plain numbers, and changes nothing.
         """
-        from aiorate._totals import totals_of
+        from aiorate._tree.totals import totals_of
 
         return totals_of(self._node, (), self._places)
 
@@ -529,7 +510,7 @@ class Limiter:
 
     def _shown(self) -> str:
         node = self._node
-        name = f" {node.notices.name!r}" if node.notices.name else ""
+        name = f" {node.name!r}" if node.name else ""
         timeline = node.timeline
         state = ", closed" if node.closed else ", stopped" if timeline.stopped else ", paused" if timeline.paused else ""
         waiting, places = len(node.queue.line), ""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary, ref
 
 from aiorate._errors import kind_of
-from aiorate._loops.lock import Lock
+from aiorate._lock import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
     from opentelemetry.trace import TracerProvider
 
-    from aiorate._totals import Totals
+    from aiorate._tree.watch import Totals
     from aiorate._waited import Waited
 
     Attributes = dict[str, str | int]

@@ -71,6 +71,7 @@ class RedisLimiter(Limiter):
     """
 
     __slots__ = ("_session",)
+    _ANY_SCOPE = True
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class RedisLimiter(Limiter):
         scope: Literal["loop", "process"] = "loop",
     ) -> None:
         if scope != "loop":
-            self._check_scope(scope)
+            _check_scope(scope)
         check_source(client_or_url, alone=scope != "loop")
         check_name("RedisLimiter", name)
         calendar = calendar_of(rate, burst)
@@ -136,12 +137,6 @@ class RedisLimiter(Limiter):
 
             place = ProcessPlace(client_or_url, self._node)
         self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, ledger, outage, place)
-
-    def _check_scope(self, scope: str) -> None:
-        if not isinstance(scope, str):
-            raise TypeError(f"RedisLimiter(scope) must be 'loop' or 'process', not {kind_of(scope)}.")
-        if scope not in ("loop", "process"):
-            raise ValueError(f"RedisLimiter(scope={scope!r}) must be 'loop' or 'process'. The limit is that of all processes either way.")
 
     @property
     def key(self) -> str:
@@ -228,3 +223,10 @@ class RedisLimiter(Limiter):
         """
         await super().aclose()
         await self._session.aclose()
+
+
+def _check_scope(scope: object) -> None:
+    if not isinstance(scope, str):
+        raise TypeError(f"RedisLimiter(scope) must be 'loop' or 'process', not {kind_of(scope)}.")
+    if scope not in ("loop", "process"):
+        raise ValueError(f"RedisLimiter(scope={scope!r}) must be 'loop' or 'process'. The limit is that of all processes either way.")

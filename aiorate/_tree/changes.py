@@ -164,8 +164,7 @@ def tell_of_pause(node: Node, ns: int, feedback: Feedback) -> None:
     if ns:
         from aiorate._events import Event
 
-        notices = node.notices
-        notices.tell(Event("paused", notices.name, seconds=ns_to_seconds(ns), source=feedback.source), node.tree)
+        node.tell(Event("paused", node.name, seconds=ns_to_seconds(ns), source=feedback.source))
 
 
 def _rate_changed(node: Node) -> None:
@@ -184,6 +183,7 @@ def _rate_changed(node: Node) -> None:
 
 def reset(node: Node) -> None:
     """Everything as new, except the requests in line."""
+    node.look_now()
     timeline, parts = node.timeline, [node.scheduler]
     for part in parts:  # the list grows meanwhile
         if type(part).reset is Scheduler.reset:
@@ -194,10 +194,13 @@ def reset(node: Node) -> None:
     node.scheduler.reset(timeline.now())
     node.told = None
     watch = node.watch
-    past = None if watch is None else watch.counted(node)
+    past = None
+    if watch is not None:
+        from aiorate._tree.totals import totals_of
+
+        past = totals_of(node).past
     node.taken = node.meter.grabs = 0  # first: `Totals` are read at any time, and may be too low, but not too high
     node.counters.clear()
-    node.notices.forget()
     if watch is not None and past is not None:
         watch.past = past
     node.counters.since = timeline.now()

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from aiorate._meter import Meter
     from aiorate._schedulers.interface import Scheduler
     from aiorate._schedulers.server_quotas import ServerQuotas
-    from aiorate._tree.catch_up import CatchUp
     from aiorate._tree.counters import Counters
     from aiorate._tree.fair_queue import Flow
     from aiorate._tree.line import Ticket
@@ -48,9 +47,10 @@ class Source(Protocol):
     scheduler: Scheduler
     told: ServerQuotas | None
     timeline: Timeline
-    catch_up: CatchUp
+    catch_up: int
     counters: Counters
     waited_above: Callable[[int], None] | None
+    name: str | None
     taken: int
     resuming: int
     since: int
@@ -59,8 +59,6 @@ class Source(Protocol):
     def meter(self) -> Meter: ...
     @property
     def noted(self) -> Counters: ...
-    @property
-    def name(self) -> str | None: ...
 
     def follow(self, read: ReadClock) -> None: ...
     def set_meter(self, now: int | None) -> None: ...

@@ -19,7 +19,7 @@ from aiorate._tree.refusals import ACQUIRE
 from aiorate._tree.timeline import NOT_ASKED
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
     from typing import ParamSpec, TypeVar
 
     from aiorate._loops.clock import Clock
@@ -36,6 +36,7 @@ __all__ = ["TURN", "Tree"]
 
 TURN: Ticket = StandIn(True)
 """The ticket of all requests that were refused in a starved loop: they are asked for again once it has turned."""
+_NONE: dict[ref[Limit], None] = {}  # shared by all trees where nobody has waited; never changed
 _IN_USE = (
     "this limiter is in use by another running event loop. For several loops or threads, create it with scope='process'; two limiters"
     " would allow twice as much."
@@ -61,7 +62,7 @@ class Tree:
         """Requests that were granted and whose tasks have not gone on yet."""
         self.agenda: Agenda | None = None
         """When its limits are looked at; None: not used in a loop yet."""
-        self._limits: dict[ref[Limit], None] = {}  # the shared ones, and those where somebody has waited; a set is larger
+        self._limits: dict[ref[Limit], None] = _NONE  # the shared ones, and those where somebody has waited; a set is larger
 
     # Where many threads ask, `aiorate._tree.threads` does these otherwise.
 
@@ -103,11 +104,6 @@ class Tree:
         if decide is not None:
             return decide(permits, most_ns, most, refusals, since, turned)
         return self.request(limit, permits, most_ns, most, refusals, since, turned)
-
-    def awaited(self, limit: Limit, ticket: Ticket) -> Awaitable[object]:
-        """What a waiter awaits, again and again until its ticket is done."""
-        assert limit.waker is not None
-        return limit.waker.wait(ticket)
 
     def leave(self, limit: Limit, ticket: Ticket, permits: int, epoch: int) -> None:
         """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never raises, and never waits."""
@@ -235,7 +231,8 @@ class Tree:
         epoch, decided, loop = self.epoch, ticket.done(), self.loop
         try:
             while not ticket.done():
-                await self.awaited(limit, ticket)
+                assert limit.waker is not None
+                await limit.waker.wait(ticket)
             # Of tasks that resume in one iteration, only the last may be sure that another follows.
             if (decided or self.resuming > 1) and loop is not None and loop.starved():
                 await loop.turn()
@@ -260,7 +257,7 @@ class Tree:
         self.go_on(limit, ticket, taken, epoch, waited)
         watch = limit.watch
         if watch is not None:
-            watch.tell(limit, waited, permits, refusals, refusals.dimension(permits) or limited_by)
+            watch.tell(limit.name, waited, refusals.amounts(permits), refusals.dimension(permits) or limited_by)
         return waited, at, taken
 
     async def finish(self, limit: Limit) -> None:
@@ -330,6 +327,8 @@ class Tree:
 
     def add(self, limit: Limit) -> None:
         """Others share that limit, or somebody waits there for the first time."""
+        if self._limits is _NONE:
+            self._limits = {}
         self._limits[ref(limit, self._limits.pop)] = None
 
     def _alive(self) -> list[Limit]:
@@ -337,6 +336,7 @@ class Tree:
 
     def forget(self, limit: Limit) -> None:
         """Nobody asks that limit again."""
-        self._limits.pop(ref(limit), None)
+        if self._limits:
+            self._limits.pop(ref(limit), None)
         if limit.wake_at is not None:
             self.wake(limit, None)

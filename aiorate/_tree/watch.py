@@ -5,22 +5,42 @@ A limiter has one only once it is watched. Imported when used. Knows nothing of 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aiorate._rate import ns_to_seconds
-from aiorate._totals import Totals, totals_of
 from aiorate._waited import Waited
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate._tree.limit import Limit
-    from aiorate._tree.refusals import Refusals
-
     OnWait = Callable[[Waited], object]
 
-__all__ = ["Watch", "join", "watch_of"]
+__all__ = ["Totals", "Watch", "join", "watch_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counts since a limiter was made, whatever was reset or evicted while it was watched."""
+
+    granted: dict[str | None, int]
+    """Permits granted and kept; of a budget the amounts reserved, by dimension."""
+    refused: int
+    """Requests refused."""
+    waiting: int
+    """Requests in line now, for a place too."""
+
+    @property
+    def past(self) -> Totals:
+        """What stays of it once nobody waits: the counts."""
+        return Totals(self.granted, self.refused, 0)
+
+    def __add__(self, other: Totals) -> Totals:
+        granted = dict(self.granted)
+        for dimension, permits in other.granted.items():
+            granted[dimension] = granted.get(dimension, 0) + permits
+        return Totals(granted, self.refused + other.refused, self.waiting + other.waiting)
 
 
 _NOTHING = Totals({}, 0, 0)  # the same for all keys
@@ -50,19 +70,15 @@ class Watch:
     def _remove(self, mine: object) -> None:
         self.callbacks.pop(mine, None)
 
-    def counted(self, node: Limit) -> Totals:
-        """What it has counted until now, before its counters are cleared."""
-        return totals_of(node).past
-
-    def tell(self, node: Limit, waited: int, permits: int, refusals: Refusals, limited_by: str | None) -> None:
+    def tell(self, name: str | None, waited: int, permits: int | dict[str, int], limited_by: str | None) -> None:
         """Call the callbacks, unless the request waited for 0 ns. Their exceptions are logged and go no further."""
-        callbacks, name = list(self.callbacks.values()), node.name
+        callbacks = list(self.callbacks.values())
         if self.group is not None:
             callbacks += list(self.group.callbacks.values())
             name = self.group.name or name
         if not waited or not callbacks:
             return
-        told = Waited(ns_to_seconds(waited), refusals.amounts(permits), name, self.key, limited_by)
+        told = Waited(ns_to_seconds(waited), permits, name, self.key, limited_by)
         for callback in callbacks:
             try:
                 callback(told)
@@ -77,7 +93,13 @@ class Watch:
         return "pause" if ended is not None and at <= ended and since <= ended else None
 
 
-def watch_of(*nodes: Limit) -> Watch:
+class Watched(Protocol):
+    """What can be watched."""
+
+    watch: Watch | None
+
+
+def watch_of(*nodes: Watched) -> Watch:
     """The watch of a limiter, made if there is none; of its places too, for those that wait there."""
     watch = nodes[0].watch or Watch()
     for node in nodes:
@@ -85,7 +107,7 @@ def watch_of(*nodes: Limit) -> Watch:
     return watch
 
 
-def join(group: Watch, key: object, *nodes: Limit | None) -> None:
+def join(group: Watch, key: object, *nodes: Watched | None) -> None:
     """Have the callbacks of the group told of the member with that key, too."""
     watch = watch_of(*[node for node in nodes if node is not None])
     watch.group, watch.key = group, key

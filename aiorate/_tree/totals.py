@@ -6,38 +6,15 @@ that changes meanwhile may be read before or after the change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiorate._schedulers.dimensions import Amounts
+from aiorate._tree.watch import Totals
 
 if TYPE_CHECKING:
     from aiorate._tree.limit import Limit
 
-__all__ = ["Totals", "totals_of"]
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Counts since a limiter was made, whatever was reset or evicted while it was watched."""
-
-    granted: dict[str | None, int]
-    """Permits granted and kept; of a budget the amounts reserved, by dimension."""
-    refused: int
-    """Requests refused."""
-    waiting: int
-    """Requests in line now, for a place too."""
-
-    @property
-    def past(self) -> Totals:
-        """What stays of it once nobody waits: the counts."""
-        return Totals(self.granted, self.refused, 0)
-
-    def __add__(self, other: Totals) -> Totals:
-        granted = dict(self.granted)
-        for dimension, permits in other.granted.items():
-            granted[dimension] = granted.get(dimension, 0) + permits
-        return Totals(granted, self.refused + other.refused, self.waiting + other.waiting)
+__all__ = ["totals_of"]
 
 
 def totals_of(node: Limit, dimensions: tuple[str, ...] = (), places: Limit | None = None) -> Totals:
