@@ -110,7 +110,7 @@ class Budget:
 
             tree = ThreadTree(clock)
         self._node = Node(scheduler, duration_to_ns(catch_up, "Budget(catch_up)"), False, clock, name, tree)
-        self._node.notices.on_event = on_event
+        self._node.on_event = on_event
         self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._node)
         self._shares = BudgetShares(tuple(own), scheduler, self._node)
         self._refusals = BudgetRefusals(self._shares)
@@ -164,8 +164,8 @@ class Budget:
             for place, amount, lowered in zip(self._shares.names, wanted, granted, strict=True):
                 if lowered < amount and place not in self._clamped:
                     self._clamped += (place,)
-                    told = Event("clamped", self._node.notices.name, key=place, permits=lowered)
-                    self._node.tree.post(partial(self._node.notices.tell, told, self._node.tree))
+                    told = Event("clamped", self._node.name, key=place, permits=lowered)
+                    self._node.tree.post(partial(self._node.tell, told))
         return Lease(self, Amounts(granted), limit, self._on_error if on_error is None else on_error)
 
     async def _enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[int, Taken]:
@@ -267,7 +267,7 @@ class Budget:
     @property
     def name(self) -> str | None:
         """The name that it was given."""
-        return self._node.notices.name
+        return self._node.name
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -364,7 +364,7 @@ class Budget:
         self._of_key = True
 
     def __repr__(self) -> str:
-        name = f" {self._node.notices.name!r}" if self._node.notices.name else ""
+        name = f" {self._node.name!r}" if self._node.name else ""
         shares = self._shares
         limits: dict[str, object] = dict(zip(shares.names, shares.dimensions.parts, strict=False))
         if shares.shared is not None:

@@ -372,8 +372,8 @@ class Keyed(Generic[K, V]):
     def _check_names(self, key: K, member: V) -> None:
         """Say so in the log if the first two keys have one name in a store, and so one limit."""
         first, other = next(iter(self._kept.items()), (None, None))
-        name = member._node.notices.name
-        if other is not None and member._node.watcher.state != "local" and other._node.notices.name == name:
+        name = member._node.name
+        if other is not None and member._node.watcher.state != "local" and other._node.name == name:
             _logger.warning(
                 "%s: the limits of %r and %r have one name in the store, %r, and are one limit. For a limit for each key, put the key into"
                 " the name: RedisLimiter(url, f'search:{key}', '10/s'). For one limit for all keys, write shared=.",
@@ -480,7 +480,7 @@ class Keyed(Generic[K, V]):
             self._watch.past += counted
         node.dismiss()
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
-            tell = partial(emit, Event("evicted", node.notices.name, key=key), self._on_event)
+            tell = partial(emit, Event("evicted", node.name, key=key), self._on_event)
             node.tree.after(tell)
         return True
 

@@ -114,7 +114,7 @@ class Limiter:
 
             tree = ThreadTree(clock, precise)
         self._node = Node(scheduler, duration_to_ns(catch_up, "Limiter(catch_up)"), precise, clock, name, tree)
-        self._node.notices.on_event = on_event
+        self._node.on_event = on_event
         self._meter = self._node.meter
         self._inside: Inside | None = None
         if max_concurrency is not None:
@@ -417,7 +417,7 @@ class Limiter:
     @property
     def name(self) -> str | None:
         """The name that it was given."""
-        return self._node.notices.name
+        return self._node.name
 
     @property
     def rate(self) -> Rate:
@@ -456,7 +456,7 @@ class Limiter:
         window = duration_to_ns(seconds, "bound(seconds)")
         if window < 1:
             raise ValueError(f"bound({seconds!r}): seconds must be greater than 0.")
-        return self._node.scheduler._bound_when_late(window, largest, self._node.catch_up.limit)
+        return self._node.scheduler._bound_when_late(window, largest, self._node.catch_up)
 
     def statistics(self) -> Statistics:
         """Return a snapshot of the counters."""
@@ -509,7 +509,7 @@ class Limiter:
 
     def _shown(self) -> str:
         node = self._node
-        name = f" {node.notices.name!r}" if node.notices.name else ""
+        name = f" {node.name!r}" if node.name else ""
         timeline = node.timeline
         state = ", closed" if node.closed else ", stopped" if timeline.stopped else ", paused" if timeline.paused else ""
         waiting, places = len(node.queue.line), ""

@@ -155,7 +155,7 @@ class AdaptiveRate:
             changes.move_rate(node, rate)
         settled = search.news()
         if settled is not None:
-            node.notices.tell(Event("rate", node.notices.name, rate=settled), node.tree)
+            node.tell(Event("rate", node.name, rate=settled))
 
     def __repr__(self) -> str:
         search = self._search

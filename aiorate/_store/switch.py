@@ -61,7 +61,7 @@ class FallbackSwitch:
             return False
         self.cancel()
         self._scheduler.fallback = fallback
-        node.notices.tell(Event("degraded", node.notices.name, source=f"{outage.why}; on_unavailable={outage.policy!r}"), node.tree)
+        node.tell(Event("degraded", node.name, source=f"{outage.why}; on_unavailable={outage.policy!r}"))
         node.changed()
         return True
 
@@ -76,7 +76,7 @@ class FallbackSwitch:
         self.cancel()
         self._scheduler.fallback = None
         if ns:
-            self._node.notices.tell(Event("restored", self._node.notices.name, seconds=ns_to_seconds(ns)), self._node.tree)
+            self._node.tell(Event("restored", self._node.name, seconds=ns_to_seconds(ns)))
 
     def cancel(self) -> None:
         """Cancel the timer."""

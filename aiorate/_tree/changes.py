@@ -167,8 +167,7 @@ def tell_of_pause(node: Node, ns: int, feedback: Feedback) -> None:
     if ns:
         from aiorate._events import Event
 
-        notices = node.notices
-        notices.tell(Event("paused", notices.name, seconds=ns_to_seconds(ns), source=feedback.source), node.tree)
+        node.tell(Event("paused", node.name, seconds=ns_to_seconds(ns), source=feedback.source))
 
 
 def _rate_changed(node: Node) -> None:
@@ -205,7 +204,6 @@ def reset(node: Node) -> None:
         past = totals_of(node).past
     node.taken = node.meter.grabs = 0  # first: `Totals` are read at any time, and may be too low, but not too high
     node.counters.clear()
-    node.notices.forget()
     if watch is not None and past is not None:
         watch.past = past
     node.counters.since = timeline.now()

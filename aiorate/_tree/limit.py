@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from aiorate._loops.loop import Loop, Waker
     from aiorate._meter import Meter
     from aiorate._schedulers.amounts import Asked, AskedQuotas, Permits
-    from aiorate._tree.catch_up import CatchUp
     from aiorate._tree.counters import Counters
     from aiorate._tree.fair_queue import Flow
     from aiorate._tree.line import Ticket
@@ -47,9 +46,10 @@ class Source(Protocol):
     scheduler: Asked
     told: AskedQuotas | None
     timeline: Timeline
-    catch_up: CatchUp
+    catch_up: int
     counters: Counters
     waited_above: Callable[[Permits], None] | None
+    name: str | None
     taken: Permits
     resuming: int
     since: int
@@ -58,8 +58,6 @@ class Source(Protocol):
     def meter(self) -> Meter: ...
     @property
     def noted(self) -> Counters: ...
-    @property
-    def name(self) -> str | None: ...
 
     def follow(self, read: ReadClock) -> None: ...
     def set_meter(self, now: int | None) -> None: ...

@@ -15,6 +15,7 @@ from aiorate._errors import LimiterClosed
 from aiorate._loops.table import running_loop
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
 from aiorate._schedulers.token_pool import TokenPool
+from aiorate._tree.catch_up import Late
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.grants import hold, limited_by, take_all, undo
 from aiorate._tree.questions import wait_for
@@ -221,7 +222,7 @@ class Node(Supply):
                 self._await(at)
                 return self._sit() or moved
             due = self._due_of(first, now) if self.due is None and isinstance(first, Node) else self.due
-            late = 0 if due is None else min(now - due, self.catch_up.limit)
+            late = 0 if due is None else min(now - due, self.catch_up)
             if not up:  # nothing is taken above
                 moved = self._sit() or moved
                 self._serve(now, only=True)
@@ -235,7 +236,7 @@ class Node(Supply):
             moved = self._sit() or moved
             if self.flow is None:
                 self.flow = Flow(1)
-            self.standing, self.stood, self.since = standing, up, above.timeline.now() - min(late, above.catch_up.limit)
+            self.standing, self.stood, self.since = standing, up, above.timeline.now() - min(late, above.catch_up)
             above.meter.until = above.meter.try_until = 0
             may_be_first = above.queue.join_below(self.flow, up, self)
             return above if moved is not None or may_be_first else None
@@ -270,7 +271,7 @@ class Node(Supply):
 
     def _serve(self, now: int, only: bool = False) -> None:
         """Grant what is due, in order, and set the timer for the next. ``only`` those that take nothing above."""
-        queue, scheduler, tree, limit = self.queue, self.scheduler, self.tree, self.catch_up.limit
+        queue, scheduler, tree, limit = self.queue, self.scheduler, self.tree, self.catch_up
         permitted = self.told or scheduler
         line, loop = queue.line, tree.loop
         assert loop is not None
@@ -288,7 +289,7 @@ class Node(Supply):
                     self.due = None
                     tree.wake(self, None)
                     if served < now:
-                        self.catch_up.late = served, now
+                        self.late = Late(served, now, limit)
                     break
                 if room is not None and woken >= room:
                     self._await(now)  # that is, as soon as the loop has turned
@@ -332,7 +333,7 @@ class Node(Supply):
 
     def _due_of(self, below: Node, now: int) -> int:
         """When the first of that limit, which is due here now, became due: so much later somebody looks."""
-        since = min(max(below.since, now - self.catch_up.limit), now)
+        since = min(max(below.since, now - self.catch_up), now)
         return min((self.told or self.scheduler).peek(below.stood, since), now) if below.stood and self.scheduler.books_since else since
 
     def _grant_below(self, below: Node, now: int, late: int) -> int | None:
@@ -351,7 +352,7 @@ class Node(Supply):
                 request = first
         late = max(late, now - self._due_of(below, now))
         taken = tuple(reversed(path))
-        at, refused = take_all(taken, [each - min(late, limit.catch_up.limit) for limit, _, each in taken], waited=True)
+        at, refused = take_all(taken, [each - min(late, limit.catch_up) for limit, _, each in taken], waited=True)
         if refused is not None:
             refused._await(at)
             if refused is self:
@@ -375,7 +376,7 @@ class Node(Supply):
         for limit, _, _ in reversed(path):
             limit.resuming += 1
             if limit is not self:  # the next ones could not stand above before
-                limit.due = limit.timeline.now() - min(late, limit.catch_up.limit)
+                limit.due = limit.timeline.now() - min(late, limit.catch_up)
             limit.queue.grant(None if lower is None else lower.flow)
             if lower is not None:
                 lower.standing = None
@@ -387,7 +388,7 @@ class Node(Supply):
 
     def changed(self) -> None:
         """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
-        self.catch_up.late = None
+        self.late = None
         self.look()
         self.open_meter()
 
@@ -454,7 +455,7 @@ class Node(Supply):
                 except RuntimeError:  # a closed loop wakes nobody
                     continue
             waker.retire()
-        self.standing = self.due = self.wake_at = self.catch_up.late = None
+        self.standing = self.due = self.wake_at = self.late = None
         self.watcher.moved()
         # Grants whose tasks will never go on cannot come back; those that are held may.
         counters = self.counters

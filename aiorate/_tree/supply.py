@@ -5,6 +5,7 @@ Knows nothing of how a rate is computed (it never multiplies or divides), of sec
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, cast
 
@@ -12,10 +13,8 @@ from aiorate._loops.turn import LOOP_CHECK_NS
 from aiorate._meter import FAR
 from aiorate._schedulers.interface import claim
 from aiorate._tree.asking import AskingMeter
-from aiorate._tree.catch_up import CatchUp
 from aiorate._tree.counters import Counters
 from aiorate._tree.grants import take_all
-from aiorate._tree.notices import Notices
 from aiorate._tree.timeline import Timeline
 from aiorate._tree.tree import Tree
 from aiorate._tree.watcher import UNWATCHED
@@ -23,11 +22,13 @@ from aiorate._tree.watcher import UNWATCHED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiorate._events import Event
     from aiorate._loops.clock import Clock, ReadClock
     from aiorate._loops.loop import Loop
     from aiorate._meter import Meter
     from aiorate._schedulers.amounts import Asked, AskedQuotas, Permits
     from aiorate._schedulers.interface import Scheduler
+    from aiorate._tree.catch_up import Late
     from aiorate._tree.limit import Taken
     from aiorate._tree.watch import Watch
     from aiorate._tree.watcher import Watcher
@@ -47,9 +48,11 @@ class Supply:
         "catch_up",
         "closed",
         "counters",
+        "late",
         "meter",
+        "name",
         "noted",
-        "notices",
+        "on_event",
         "permits_above",
         "resuming",
         "scheduler",
@@ -77,9 +80,15 @@ class Supply:
         self.scheduler: Asked = cast("Asked", scheduler)
         self.told: AskedQuotas | None = None
         """What servers said, which is asked for permits in place of the scheduler; None: nothing that holds."""
-        self.catch_up: CatchUp = CatchUp(catch_up)
+        self.catch_up: int = catch_up
+        """The most nanoseconds that are made up for when the loop is late."""
+        self.late: Late | None = None
+        """The last late wake-up; None: it was not, or is over."""
         self.tree: Tree = Tree(clock, precise) if tree is None else tree
-        self.notices: Notices = Notices(name)
+        self.name: str | None = name
+        """The name that users gave it."""
+        self.on_event: Callable[[Event], object] | None = None
+        """Called with each `Event`."""
         self.watcher: Watcher = UNWATCHED
         self.timeline: Timeline = Timeline(clock)
         own = scheduler._meter
@@ -139,11 +148,6 @@ class Supply:
         return self.tree.loop
 
     @property
-    def name(self) -> str | None:
-        """The name that users gave it."""
-        return self.notices.name
-
-    @property
     def granted(self) -> Permits:
         """Permits granted in all."""
         return self.taken + self.meter.grabs
@@ -195,11 +199,11 @@ class Supply:
                     return None
         if self.above is not None:
             return self._take_up(permits, since)
-        if since is None and self.catch_up.late is not None:
-            since = self.catch_up.since(now, self.resuming)
+        if since is None and self.late is not None:
+            since = self._late_since(now)
         at = (self.told or self.scheduler).take(permits, now, since)
         if at > now:
-            self.catch_up.late = None
+            self.late = None
         else:
             self.taken += permits
         self.open_meter(now)
@@ -218,33 +222,54 @@ class Supply:
                 if (
                     above is not None and (node.told or node.scheduler).peek(permits, now) > now
                 ):  # the highest takes first, and says so itself
-                    node.catch_up.late = None
+                    node.late = None
                     return None
                 path.append((node, permits, now))
             if above is None:
                 break
             permits, node = node.permits_above(permits), above
-        instants = [None if node.catch_up.late is None else node.catch_up.since(now, node.resuming) for node, _, now in path]
+        instants = [None if node.late is None else node._late_since(now) for node, _, now in path]
         if since is not None:
             instants[0] = since
         taken = tuple(path)
         at, refused = take_all(taken, instants)
         if refused is None:
             return at, taken
-        refused.catch_up.late = None
+        refused.late = None
         return None
 
     def here(self) -> Loop | None:
         """The loop that runs, which is used from now on; see `Tree.here`."""
         return self.tree.here(self)
 
+    def _late_since(self, now: int) -> int | None:
+        assert self.late is not None
+        since = self.late.since(now, self.resuming)
+        if since is None:
+            self.late = None
+        return since
+
+    def tell(self, event: Event) -> None:
+        """Log the event and call ``on_event``, once no decision is half made: the callback may use the limiter."""
+        from aiorate._events import emit
+
+        self.tree.after(partial(emit, event, self.on_event))
+
     def skip(self, ns: int) -> None:
-        """Give up ``ns`` of the schedule, which fell due while a request waited: count it, and tell of it."""
-        counters = self.counters
+        """Give up ``ns`` of the schedule, which fell due while a request waited: count it, and tell of it in the loop's next iteration."""
+        counters, loop = self.counters, self.tree.loop
         permits, counters.unused = self.scheduler.rate.permits_and_rest(ns, counters.unused)
+        if permits and not counters.untold and loop is not None:
+            loop.post(self._tell_of_skipped)
         counters.skipped += permits
+        counters.untold += permits
+
+    def _tell_of_skipped(self) -> None:
+        permits, self.counters.untold = self.counters.untold, 0
         if permits:
-            self.notices.skipped(permits, self.tree)
+            from aiorate._events import Event
+
+            self.tell(Event("skipped", self.name, permits=permits))
 
     def open_meter(self, now: int | None = None) -> None:
         """Open or shut the meter, after anything that matters to it; for callers that only try, too, if it is ``now`` known who calls.
@@ -275,6 +300,6 @@ class Supply:
         meter.until = until if until < FAR else FAR
         if now is not None:
             meter.try_until = now + LOOP_CHECK_NS
-        if self.catch_up.late is not None:
-            meter.since, meter.until = self.catch_up.span(meter.until)
+        if self.late is not None:
+            meter.since, meter.until = self.late.span(meter.until)
             meter.try_until = min(meter.try_until, meter.until)

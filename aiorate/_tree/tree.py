@@ -37,6 +37,7 @@ __all__ = ["TURN", "Tree"]
 
 TURN: Ticket = StandIn(True)
 """The ticket of all requests that were refused in a starved loop: they are asked for again once it has turned."""
+_NONE: dict[ref[Limit], None] = {}  # shared by all trees where nobody has waited; never changed
 _IN_USE = (
     "this limiter is in use by another running event loop. For several loops or threads, create it with scope='process'; two limiters"
     " would allow twice as much."
@@ -62,7 +63,7 @@ class Tree:
         """Requests that were granted and whose tasks have not gone on yet."""
         self.agenda: Agenda | None = None
         """When its limits are looked at; None: not used in a loop yet."""
-        self._limits: dict[ref[Limit], None] = {}  # the shared ones, and those where somebody has waited; a set is larger
+        self._limits: dict[ref[Limit], None] = _NONE  # the shared ones, and those where somebody has waited; a set is larger
 
     # Where many threads ask, `aiorate._tree.threads` does these otherwise.
 
@@ -327,6 +328,8 @@ class Tree:
 
     def add(self, limit: Limit) -> None:
         """Others share that limit, or somebody waits there for the first time."""
+        if self._limits is _NONE:
+            self._limits = {}
         self._limits[ref(limit, self._limits.pop)] = None
 
     def _alive(self) -> list[Limit]:
@@ -334,6 +337,7 @@ class Tree:
 
     def forget(self, limit: Limit) -> None:
         """Nobody asks that limit again."""
-        self._limits.pop(ref(limit), None)
+        if self._limits:
+            self._limits.pop(ref(limit), None)
         if limit.wake_at is not None:
             self.wake(limit, None)

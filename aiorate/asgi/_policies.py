@@ -88,7 +88,7 @@ class Policies:
         """Write the policies for the rates in force."""
         quotas: list[tuple[str, int, Rate]] = []
         for level in self._levels():
-            name = self._name if level is self._node else level.notices.name or "shared"
+            name = self._name if level is self._node else level.name or "shared"
             quotas += [(name, most, rate) for most, rate in level.scheduler._quotas()]
         written = _write(tuple(quotas), self._size)
         self._policy, self._names, self._starts, self._windows = written
