@@ -414,6 +414,7 @@ class Keyed(Generic[K, V]):
                     continue
                 if uses - node.seen_at < _UNUSED:
                     continue
+                node.seen_at = uses  # if it owes something, it will for a while
             self._evict(key, node, idle)
 
     def _node_of(self, key: K) -> Node | None:
