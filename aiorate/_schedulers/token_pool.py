@@ -213,58 +213,27 @@ class TokenPool(Metered):
 
     # The scheduler.
 
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
+    def take(self, permits: int, now: int, since: int | None = None, *, asking: bool = False) -> int:
+        """As `Scheduler.take`. ``asking``: only say when, as `peek`."""
         if type(now) is not int or type(permits) is not int or permits < 1 or (since is not None and type(since) is not int):
             check_ask("take()", permits, now, since)
-        line, cost, before = self.line, self._cost, self._last
-        if since is None and not self._receipts and line.last is None and before is not None and before <= now and self._full == self._over:
+        line, cost, last = self.line, self._cost, self._last
+        if since is None and not self._receipts and line.last is None and last is not None and last <= now and self._full == self._over:
             # No record to keep, and nothing overflows or returns. Without these lines, an acquire(2) at once takes an eighth longer.
             due, need = line.due, permits * cost
             level = now * self._unit - due + cost  # type: ignore[operator]  # it has begun
-            if need <= level < self._full:
-                self._last, line.due = now, due + need  # type: ignore[operator]
-                return now
             if level < need <= self._full:
                 return now - (level - need) // self._unit  # rounded up
-        at, last, a, w = self._plan(permits, now, now if since is None or since > now else since)
-        if at > now:
-            return at
-        begun = last * self._unit - a + cost
-        if self._receipts:
-            peaks = self._peaks
-            if now != peaks.at or a > peaks.level:
-                self._peaks = peaks.note(now, a)
-            latest, due, before = self._latest, line.due, self._last
-            # A record: the line before the take and after its refill, and the rest of the pools before and after.
-            # Written out, because slices take as long as all the rest.
-            if latest is None or latest[0] != now:
-                self._latest = (now, due, begun, before, self._w, last, w, permits)  # type: ignore[assignment]  # it has begun
-            elif last == before == latest[5] and w == latest[6] == self._w and begun == due == latest[2] + latest[7] * cost:
-                self._latest = (now, latest[1], latest[2], latest[3], latest[4], last, w, latest[7] + permits)
-            else:
-                self.note_take((now, due, begun, before, self._w, last, w, permits), joins=False)  # type: ignore[arg-type]
-        self._last, self._w, line.due = last, w, begun + permits * cost
-        return at
-
-    metered_take = take
-
-    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
-        check_ask("peek()", permits, now)
-        at = self._plan(permits, now, now)[0]
-        if not ahead:
-            return at
-        last, a, w = self._pools(now)
-        need = ahead * self._cost + min(permits * self._cost, self._full)
-        return max(at, last + ceil_div(self._fresh_for(a, w, need), self._unit) if need > a else last)
-
-    def _plan(self, permits: int, now: int, since: int) -> tuple[int, int, int, int]:
-        """The instant of the request, and the pools at that instant: the instant of their refill, active, waiting."""
-        line, unit, full, over, last, w = self.line, self._unit, self._full, self._over, self._last, self._w
+            if need <= level < self._full and not asking:
+                self._last, line.due = now, due + need  # type: ignore[operator]
+                return now
+        unit, full, over, w = self._unit, self._full, self._over, self._w
         if last is None or line.last is not None:
             if last is None:
                 self._begin(now)
             last, _, w = self._pools()
-        need, a = permits * self._cost, last * unit - line.due + self._cost  # type: ignore[operator]  # it has begun
+        since = now if since is None or since > now else since
+        need, a = permits * cost, last * unit - line.due + cost  # type: ignore[operator]  # it has begun
         if need > full:
             need = full
         if a > over:  # the pool has shrunk: the excess waits, or a new rate would give a free burst
@@ -279,29 +248,56 @@ class TokenPool(Metered):
             else:
                 before = a, w
                 a, w = self._refilled(a, w, fresh)
-                if need == full <= a:
-                    earlier = self._refilled(*before, fresh - unit)
-                    if earlier[0] < need:
-                        a, w = earlier
-                        since -= 1
+                if need == full <= a and (earlier := self._refilled(*before, fresh - unit))[0] < need:
+                    (a, w), since = earlier, since - 1
             last = since
+        at = last
         if a < need:
             # Only as far as the request needs, because a late filler must not overflow the pool.
             returning = w > 0 and over > full
             fresh = self._fresh_for(a, w, need) if returning else need - a
             ns = -(-fresh // unit)  # rounded up
-            if last + ns > now:
-                return last + ns, last, a, w
+            at = last = last + ns
+            if at > now:
+                return at
             if returning:
                 a, w = self._refilled(a, w, fresh)
                 a -= fresh
             a += ns * unit  # with the rest of a ns, or requests for a full pool would drift
-            last += ns
         elif now < last:
             # The clock went back: the most that can have been earned since then does not count yet.
-            num, den = self._ratio
-            return max(since, last - (a - need) * den // (num * unit)), last, a, w
-        return last, last, a, w
+            at = max(since, last - (a - need) * self._ratio[1] // (self._ratio[0] * unit))
+        if at <= now and not asking:
+            begun = last * unit - a + cost
+            if self._receipts:
+                self._note(permits, now, a, begun, last, w)
+            self._last, self._w, line.due = last, w, begun + permits * cost
+        return at
+
+    metered_take = take
+
+    def _note(self, permits: int, now: int, level: int, begun: int, last: int, w: int) -> None:
+        """Keep a record of a take: the line before it and after its refill, and the rest of the pools before and after."""
+        peaks = self._peaks
+        if now != peaks.at or level > peaks.level:
+            self._peaks = peaks.note(now, level)
+        latest, due, before, waiting = self._latest, self.line.due, self._last, self._w
+        # Written out, because slices take as long as all the rest.
+        if latest is None or latest[0] != now:
+            self._latest = (now, due, begun, before, waiting, last, w, permits)  # type: ignore[assignment]  # it has begun
+        elif last == before == latest[5] and w == latest[6] == waiting and begun == due == latest[2] + latest[7] * self._cost:
+            self._latest = (now, latest[1], latest[2], latest[3], latest[4], last, w, latest[7] + permits)
+        else:
+            self.note_take((now, due, begun, before, waiting, last, w, permits), joins=False)  # type: ignore[arg-type]
+
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
+        check_ask("peek()", permits, now)
+        at = TokenPool.take(self, permits, now, asking=True)
+        if not ahead:
+            return at
+        last, a, w = self._pools(now)
+        need = ahead * self._cost + min(permits * self._cost, self._full)
+        return max(at, last + ceil_div(self._fresh_for(a, w, need), self._unit) if need > a else last)
 
     def _refilled(self, a: int, w: int, fresh: int) -> tuple[int, int]:
         """The pools after ``fresh`` tokens that come one by one, none of them used."""

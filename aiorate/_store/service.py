@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiorate._loops.lock import Lock
+from aiorate._lock import Lock
 from aiorate._store.client import client_of
 
 if TYPE_CHECKING:
