@@ -69,7 +69,6 @@ class Bookings(Supplied):
         "waits_for",
     )
     spent: int
-    refused: Permits
 
     def __init__(self, rates: Sequence[Rate], bursts: Sequence[int], late: int, counts: bool = True) -> None:
         """``late`` is how late (ns) a booking may be used at least; ``counts``: whether grants in an outage are counted."""
@@ -278,7 +277,6 @@ class Bookings(Supplied):
         """Have the store asked, unless it was, and said when to ask again."""
         if self._look_at is None or now >= self._look_at:
             self._look_at = None
-            self.refused = permits
             self.lacks = True
             self.want(now)
 

@@ -68,7 +68,7 @@ class Supplied(Scheduler):
         """How long an answer of the store takes, as it was measured."""
         self.spent: int = 0
         """Permits granted in all."""
-        self.refused: Permits = 0
+        self.refused: int = 0
         """The permits of the last request for which there were not enough; 0: another one was granted since."""
         self.patient: bool = False
         """Whether the first in line keeps its permits while another limit is asked after this one."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aiorate._feedback import Feedback
     from aiorate._rate import Number, Rate
-    from aiorate._schedulers.amounts import AskedQuotas, Permits
+    from aiorate._schedulers.amounts import AnyQuotas, Permits
     from aiorate._spec import RateSpec
     from aiorate._tree.node import Node
 
@@ -87,7 +87,7 @@ def resume(node: Node) -> None:
 def cap(node: Node, name: str, left: int, size: int, ns: int, error: int) -> None:
     """Heed what a server said is left of a quota; see `ServerQuotas.heed`. ``ns`` runs from now, during a pause too."""
     now = node.look_now()
-    told = node.told or cast("AskedQuotas", ServerQuotas(node.scheduler))
+    told = node.told or cast("AnyQuotas", ServerQuotas(node.scheduler))
     if told.heed(name, left, size, ns, now, now + node.timeline.held_for, error):
         node.told = told
         node.changed()

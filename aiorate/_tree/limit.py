@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from aiorate._loops.clock import ReadClock
     from aiorate._loops.loop import Loop, Waker
     from aiorate._meter import Meter
-    from aiorate._schedulers.amounts import Asked, AskedQuotas, Permits
+    from aiorate._schedulers.amounts import AnyQuotas, AnyScheduler, Permits
     from aiorate._tree.counters import Counters
     from aiorate._tree.fair_queue import Flow
     from aiorate._tree.line import Ticket
@@ -43,8 +43,8 @@ def outcome_of(ticket: Ticket) -> Outcome | None:
 class Source(Protocol):
     """A limit of which a request takes. `aiorate._tree.supply` and `aiorate._tree.node` say what each name means."""
 
-    scheduler: Asked
-    told: AskedQuotas | None
+    scheduler: AnyScheduler
+    told: AnyQuotas | None
     timeline: Timeline
     catch_up: int
     counters: Counters

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aiorate._loops.clock import Clock, ReadClock
     from aiorate._loops.loop import Loop
     from aiorate._meter import Meter
-    from aiorate._schedulers.amounts import Asked, AskedQuotas, Permits
+    from aiorate._schedulers.amounts import AnyQuotas, AnyScheduler, Permits
     from aiorate._schedulers.interface import Scheduler
     from aiorate._tree.catch_up import Late
     from aiorate._tree.limit import Taken
@@ -77,8 +77,8 @@ class Supply:
     ) -> None:
         claim(scheduler, "a limiter" if name is None else f"the limiter {name!r}")
         scheduler._receipts = False
-        self.scheduler: Asked = cast("Asked", scheduler)
-        self.told: AskedQuotas | None = None
+        self.scheduler: AnyScheduler = cast("AnyScheduler", scheduler)
+        self.told: AnyQuotas | None = None
         """What servers said, which is asked for permits in place of the scheduler; None: nothing that holds."""
         self.catch_up: int = catch_up
         """The most nanoseconds that are made up for when the loop is late."""
