@@ -95,7 +95,8 @@ class Node(Supply):
 
     def share(self, above: Node, permits_above: Callable[[Permits], Permits] = SAME) -> None:
         """Take from that limit too from now on."""
-        self.above, self.permits_above, self.tree = above, permits_above, above.tree
+        self.above = above  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.permits_above, self.tree = permits_above, above.tree
         if above.queue.turns is None:
             above._queue_up().share()
             self.tree.add(above)
