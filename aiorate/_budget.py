@@ -453,7 +453,7 @@ class Budget:
 
     def __repr__(self) -> str:
         name = f" {self._node.name!r}" if self._node.name else ""
-        limits: dict[str, object] = dict(zip(self._names, self._dimensions.parts, strict=False))
+        limits: dict[str, object] = dict(zip(self._names, self._dimensions.members, strict=False))
         if self._above is not None:
             limits[self._names[-1] if isinstance(self._above.limit, Limiter) else "shared"] = self._above.limit
         parts = ", ".join(f"{place}={limit!r}" for place, limit in limits.items())

@@ -89,8 +89,8 @@ class BookedDimensions(Dimensions):
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         check_ask("take()", permits, now, since)
-        shares = self.shares(permits)
-        at = self.due(shares, now)
+        shares = self._shares(permits)
+        at = self._due(shares, now)
         if at > now:
             return at
         at = self.bookings.take(permits, now, since)
@@ -130,7 +130,7 @@ class BookedDimensions(Dimensions):
 
     def available(self, now: int) -> int:
         """The least of the dimensions'."""
-        return min([self.available_of(place, now) for place in range(len(self.parts))])
+        return min([self.available_of(place, now) for place in range(len(self.members))])
 
     def _rested(self, now: int) -> bool:
         return super()._rested(now) and self.bookings._rested(now)
