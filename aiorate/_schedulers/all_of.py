@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from aiorate._rate import Number
     from aiorate._schedulers.server_quotas import ServerQuotas
 
+    Shares = list[tuple[Scheduler | ServerQuotas, int]]
+
 __all__ = ["AllOf"]
 
 
@@ -52,7 +54,7 @@ class AllOf(Scheduler):
         """What is asked for permits: the members, each with what servers said of it."""
         return self.members
 
-    def _shares(self, permits: int) -> list[tuple[Scheduler | ServerQuotas, int]]:
+    def _shares(self, permits: int) -> Shares:
         """The members that such a request is taken from, each with its amount. Here: all of them, the same amount."""
         return [(member, permits) for member in self.members]
 
@@ -97,7 +99,10 @@ class AllOf(Scheduler):
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         check_ask("take()", permits, now, since, self.max_permits)
-        shares = self._shares(permits)
+        return self._take_shares(self._shares(permits), now, since)
+
+    def _take_shares(self, shares: Shares, now: int, since: int | None) -> int:
+        """Take each member's amount, if they are all due."""
         at = self._due(shares, now)
         if at > now:
             return at
@@ -106,12 +111,16 @@ class AllOf(Scheduler):
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now, most=self.max_permits)
-        if not ahead:
-            return self._due(self._shares(permits), now)
-        before = dict(self._shares(ahead))
-        return max([member.peek(amount, now, before.get(member, 0)) for member, amount in self._shares(permits)], default=now)
+        return self._peek_shares(self._shares(permits), now, self._shares(ahead) if ahead else [])
 
-    def _due(self, shares: list[tuple[Scheduler | ServerQuotas, int]], now: int) -> int:
+    def _peek_shares(self, shares: Shares, now: int, ahead: Shares) -> int:
+        """When all members grant their amounts, after those ``ahead``."""
+        if not ahead:
+            return self._due(shares, now)
+        before = dict(ahead)
+        return max([member.peek(amount, now, before.get(member, 0)) for member, amount in shares], default=now)
+
+    def _due(self, shares: Shares, now: int) -> int:
         """The latest instant that a member names."""
         return max([member.peek(amount, now) for member, amount in shares], default=now)
 

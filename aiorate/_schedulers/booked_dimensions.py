@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.bookings import Bookings
-from aiorate._schedulers.dimensions import Amounts, Dimensions
-from aiorate._schedulers.interface import Scheduler, check_ask, check_window
+from aiorate._schedulers.dimensions import Dimensions
+from aiorate._schedulers.interface import Scheduler, check_window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
     from aiorate._rate import Rate
+    from aiorate._schedulers.amounts import Permits
 
 __all__ = ["BookedDimensions", "StoreDimension"]
 
@@ -87,8 +89,7 @@ class BookedDimensions(Dimensions):
         super().__init__([StoreDimension(rate, burst, late) for rate, burst in zip(rates, bursts, strict=True)])
         self.bookings: Bookings = Bookings(rates, [1 if burst is None else burst for burst in bursts], late, counts)
 
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
-        check_ask("take()", permits, now, since)
+    def take(self, permits: Permits, now: int, since: int | None = None) -> int:
         shares = self._shares(permits)
         at = self._due(shares, now)
         if at > now:
@@ -103,11 +104,11 @@ class BookedDimensions(Dimensions):
             permits.waited_for = self.waited_for
         return at
 
-    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
+    def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
         at = super().peek(permits, now, ahead)
         return at if at > now else self.bookings.peek(permits, now, ahead)
 
-    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+    def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
         super().give_back(permits, now, taken)
         self.bookings.give_back(permits, now, taken)
 
@@ -115,11 +116,11 @@ class BookedDimensions(Dimensions):
         super().correct(place, more, now, taken)
         self.bookings.correct(place, more, taken)
 
-    def charge(self, permits: int, now: int) -> None:
+    def charge(self, permits: Permits, now: int) -> None:
         super().charge(permits, now)
         self.bookings.charge(permits, now)
 
-    def last(self, permits: int, now: int) -> int | None:
+    def last(self, permits: Permits, now: int) -> int | None:
         place = super().last(permits, now)
         return self.bookings.levels.last(permits, now) if place is None else place
 

@@ -10,7 +10,7 @@ from collections import deque
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from aiorate._schedulers.interface import NOBODY_KNOWS, check_permits
+from aiorate._schedulers.interface import NOBODY_KNOWS
 from aiorate._schedulers.levels import Levels, amounts_of
 from aiorate._schedulers.supplied import Supplied, peek_behind
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from aiorate._rate import Rate
+    from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.supplied import Fallback
 
 __all__ = ["Booking", "Bookings"]
@@ -68,7 +69,6 @@ class Bookings(Supplied):
         "waits_for",
     )
     spent: int
-    refused: int
 
     def __init__(self, rates: Sequence[Rate], bursts: Sequence[int], late: int, counts: bool = True) -> None:
         """``late`` is how late (ns) a booking may be used at least; ``counts``: whether grants in an outage are counted."""
@@ -114,7 +114,7 @@ class Bookings(Supplied):
         super().unanswered()
         self._look_at, self.lacks = None, False
 
-    def uncovered(self, requests: Iterable[int], now: int) -> list[tuple[int, ...]]:
+    def uncovered(self, requests: Iterable[Permits], now: int) -> list[tuple[int, ...]]:
         """The amounts of those requests, in order of the line, that have no booking in hand."""
         hand = deque([booking for booking in self._hand if now <= booking.until])
         lacking: list[tuple[int, ...]] = []
@@ -153,7 +153,7 @@ class Bookings(Supplied):
         """The number of bookings in hand that are of use now and due by that instant."""
         return sum([booking.start <= instant and now <= booking.until for booking in self._hand])
 
-    def ready(self, permits: int, now: int) -> int:
+    def ready(self, permits: Permits, now: int) -> int:
         """The number of bookings in hand that are of use."""
         return sum([now <= booking.until for booking in self._hand])
 
@@ -168,7 +168,7 @@ class Bookings(Supplied):
 
     # A reservation.
 
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
+    def take(self, permits: Permits, now: int, since: int | None = None) -> int:
         amounts = amounts_of(permits, len(self.rates))
         if not any(amounts):
             return now
@@ -188,7 +188,7 @@ class Bookings(Supplied):
             self.want(now)
         return booking.start
 
-    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
+    def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
         if ahead:
             return peek_behind(self, permits, now, ahead)
         amounts = amounts_of(permits, len(self.rates))
@@ -205,7 +205,7 @@ class Bookings(Supplied):
             return self.fallback.at(permits, now) if self.patient else _later(self.fallback, permits, now)
         return max(self.levels.at(permits, now), now + self.answer_ns, self._look_at or now)
 
-    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+    def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
         """Put the booking of that grant back in hand. If it has lapsed, its amounts come back."""
         amounts = amounts_of(permits, len(self.rates))
         for place, (instant, booking, used) in enumerate(self._granted):
@@ -224,13 +224,12 @@ class Bookings(Supplied):
         if more and not self._is_free(taken):
             self._correct([more if own == place else 0 for own in range(len(self.rates))], taken)
 
-    def charge(self, permits: int, now: int) -> None:
+    def charge(self, permits: Permits, now: int) -> None:
         """Have the store take the amounts from all processes; here they delay what is booked from now on."""
-        check_permits("charge()", permits)
         self._correct(amounts_of(permits, len(self.rates)), now)
         self.levels.spend(permits, now)
 
-    def take_ahead(self, permits: int, now: int) -> None:
+    def take_ahead(self, permits: Permits, now: int) -> None:
         """As one request, which uses no booking."""
         (self.levels if self.fallback is None else self.fallback).spend(permits, now)
 
@@ -274,15 +273,14 @@ class Bookings(Supplied):
         twin.rehearsal, twin._receipts = True, False
         return twin
 
-    def _ask(self, permits: int, now: int) -> None:
+    def _ask(self, permits: Permits, now: int) -> None:
         """Have the store asked, unless it was, and said when to ask again."""
         if self._look_at is None or now >= self._look_at:
             self._look_at = None
-            self.refused = permits
             self.lacks = True
             self.want(now)
 
-    def _without_booking(self, permits: int, now: int) -> int:
+    def _without_booking(self, permits: Permits, now: int) -> int:
         """When such a request is due, for which no booking is in hand. Taken, if that is now."""
         if self.rehearsal:
             deciding = self.levels if self.fallback is None else self.fallback
@@ -348,7 +346,7 @@ class Bookings(Supplied):
         return f"Bookings({', '.join(map(str, self.rates))}, in_hand={self.in_hand})"
 
 
-def _later(fallback: Fallback, permits: int, now: int) -> int:
+def _later(fallback: Fallback, permits: Permits, now: int) -> int:
     """When they are due; `NOBODY_KNOWS` if the policy refuses requests."""
     try:
         return fallback.at(permits, now)

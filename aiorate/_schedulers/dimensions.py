@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from aiorate._schedulers.all_of import AllOf
+from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.interface import given_twice
 from aiorate._schedulers.server_quotas import ServerQuotas
 
@@ -12,50 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiorate._rate import Rate
+    from aiorate._schedulers.all_of import Shares
+    from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
 
-__all__ = ["Amounts", "Dimensions"]
+__all__ = ["Dimensions"]
 
 _NONE: dict[int, ServerQuotas] = {}  # shared by all budgets of which no server has said anything; never changed
-
-
-class Amounts(int):
-    """One request, or the sum of several: the amount, 0 or more, of each dimension. As an int it is the number of requests."""
-
-    of: tuple[int, ...]
-    waited_for: int | None
-    """The place of the dimension that the request, or one before it in line, waited for; None: none."""
-    above: Amounts | None = None
-    """What the request takes of a budget that is shared; None: not asked for yet."""
-
-    def __new__(cls, of: tuple[int, ...], requests: int = 1) -> Amounts:
-        amounts = super().__new__(cls, requests)
-        amounts.of, amounts.waited_for = of, None
-        return amounts
-
-    def part(self, places: tuple[int, ...]) -> Amounts:
-        """The amounts at these places, in that order; no request if they are all 0."""
-        if self.above is None:
-            of = tuple([self.of[place] for place in places])
-            self.above = Amounts(of, int(self) if any(of) else 0)
-        return self.above
-
-    def __add__(self, other: int) -> Amounts:
-        return self._joined(other, 1)
-
-    def __radd__(self, other: int) -> Amounts:
-        return self._joined(other, 1)
-
-    def __sub__(self, other: int) -> Amounts:
-        return self._joined(other, -1)
-
-    def _joined(self, other: int, sign: int) -> Amounts:
-        if not isinstance(other, Amounts):  # the sum of no requests
-            return self
-        return Amounts(tuple([mine + sign * its for mine, its in zip(self.of, other.of, strict=True)]), int(self) + sign * int(other))
-
-    def __deepcopy__(self, memo: object) -> Amounts:
-        return self
 
 
 class Dimensions(AllOf):
@@ -95,25 +59,38 @@ class Dimensions(AllOf):
         told = self.told
         return [told.get(place, part) for place, part in enumerate(self.members)] if told else self.members
 
-    def _shares(self, permits: int) -> list[tuple[Scheduler | ServerQuotas, int]]:
+    def _shares(self, permits: Permits) -> Shares:
         """The dimensions of which it takes more than 0. A plain number is one request that takes 1 of each."""
         of = permits.of if isinstance(permits, Amounts) else (1,) * len(self.members)
         return [(part, amount) for part, amount in zip(self._permitted, of, strict=False) if amount]  # the last may be of a shared limit
 
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
-        at = super().take(permits, now, since)
+    # The members check the amounts.
+
+    def take(self, permits: Permits, now: int, since: int | None = None) -> int:
+        at = self._take_shares(self._shares(permits), now, since)
         if at <= now and isinstance(permits, Amounts):
             permits.waited_for = self.waited_for
         return at
 
-    def _due(self, shares: list[tuple[Scheduler | ServerQuotas, int]], now: int) -> int:
+    def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
+        return self._peek_shares(self._shares(permits), now, self._shares(ahead) if ahead else [])
+
+    def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
+        for part, amount in self._shares(permits):
+            part.give_back(amount, now, taken)
+
+    def charge(self, permits: Permits, now: int) -> None:
+        for part, amount in self._shares(permits):
+            part.charge(amount, now)
+
+    def _due(self, shares: Shares, now: int) -> int:
         """The latest instant that a dimension names. If that is after ``now``, the dimension is noted in `waited_for`."""
         at, place = self._latest(shares, now)
         if place is not None:
             self.waited_for = place
         return at
 
-    def last(self, permits: int, now: int) -> int | None:
+    def last(self, permits: Permits, now: int) -> int | None:
         """The place of the dimension for which the request would wait longest; None: none."""
         return self._latest(self._shares(permits), now)[1]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate._rate import ceil_div
-from aiorate._schedulers.dimensions import Amounts
+from aiorate._schedulers.amounts import Amounts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiorate._rate import Rate
+    from aiorate._schedulers.amounts import Permits
 
 __all__ = ["Levels", "amounts_of"]
 
@@ -34,7 +35,7 @@ class Levels:
         """Set the instants (ns) at which the dimensions are full."""
         self._full = [instant * rate.permits for instant, rate in zip(full, self._rates, strict=True)]
 
-    def at(self, permits: int, now: int) -> int:
+    def at(self, permits: Permits, now: int) -> int:
         """When the amounts are due: ``now`` if at once."""
         at = now if self.not_before is None else max(now, self.not_before)
         for place, amount in enumerate(amounts_of(permits, len(self._rates))):
@@ -44,7 +45,7 @@ class Levels:
                 at = max(at, ceil_div(full - (burst - min(amount, burst)) * rate.period_ns, rate.permits))
         return at
 
-    def last(self, permits: int, now: int) -> int | None:
+    def last(self, permits: Permits, now: int) -> int | None:
         """The place of the dimension that is due last; None: all are due at ``now``."""
         dues = [
             self.at(Amounts(tuple(amount if place == own else 0 for place in range(len(self._rates)))), now)
@@ -53,7 +54,7 @@ class Levels:
         latest = max(dues)
         return dues.index(latest) if latest > min(dues) or (latest > now and self.not_before is None) else None
 
-    def spend(self, permits: int, now: int) -> None:
+    def spend(self, permits: Permits, now: int) -> None:
         """Take them, due or not."""
         for place, amount in enumerate(amounts_of(permits, len(self._rates))):
             if amount:
@@ -74,6 +75,6 @@ class Levels:
             self.not_before -= ns
 
 
-def amounts_of(permits: int, count: int) -> tuple[int, ...]:
+def amounts_of(permits: Permits, count: int) -> tuple[int, ...]:
     """The amounts of the dimensions in the store. A plain number is that many requests of 1 of each."""
-    return permits.of[:count] if isinstance(permits, Amounts) else (int(permits),) * count
+    return permits.of[:count] if isinstance(permits, Amounts) else (permits,) * count

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from aiorate._rate import Rate
+    from aiorate._schedulers.amounts import Permits
 
 __all__ = ["MOST_NS", "Fallback", "Link", "Supplied", "check_charge", "standing_of"]
 
@@ -36,11 +39,11 @@ class Link(Protocol):
 class Fallback(Protocol):
     """Decides, while the store cannot be asked, about requests for which there are not enough permits in hand."""
 
-    def at(self, permits: int, now: int) -> int:
+    def at(self, permits: Permits, now: int) -> int:
         """When they are due. Raises an error if the policy refuses the request."""
         ...
 
-    def spend(self, permits: int, now: int) -> None:
+    def spend(self, permits: Permits, now: int) -> None:
         """Take them."""
         ...
 
@@ -129,7 +132,7 @@ class Supplied(Scheduler):
         return now + _LOOK_AGAIN_NS if self.asked_at is None else NOBODY_KNOWS
 
 
-def peek_behind(scheduler: Supplied, permits: int, now: int, ahead: int) -> int:
+def peek_behind(scheduler: Supplied, permits: Any, now: int, ahead: Any) -> int:
     """`Scheduler.peek` behind a line: a copy of what is in hand, and of the estimate of what comes after it, serves that line first."""
     twin = deepcopy(scheduler)
     twin.take_ahead(ahead, now)

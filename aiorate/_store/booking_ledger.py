@@ -12,7 +12,7 @@ from random import getrandbits
 from typing import TYPE_CHECKING
 
 from aiorate._rate import NS_PER_SECOND
-from aiorate._schedulers.dimensions import Amounts
+from aiorate._schedulers.amounts import Amounts
 from aiorate._store.asking import Asked
 from aiorate._store.booking_script import BOOKINGS, MOST_NUMBERS, BookingQuestion, read_booking_answer
 from aiorate._store.crowd import Crowd

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate._rate import Rate
-from aiorate._schedulers.dimensions import Amounts
+from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.levels import Levels
 from aiorate._store.outage import Outage
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from fractions import Fraction
 
+    from aiorate._schedulers.amounts import Permits
     from aiorate._store.booking_ledger import BookingLedger
 
 __all__ = ["BookingOutage"]
@@ -35,7 +36,7 @@ class BookingOutage(Outage):
     def local(self, now: int) -> Levels:
         return Levels(self._rates, self._bursts, now)
 
-    def owed(self, spent: int, unused: float) -> int:
+    def owed(self, spent: Permits, unused: float) -> Permits:
         """The amounts that were granted here, less this process's share of what nobody used meanwhile, by the store's count."""
         if not isinstance(spent, Amounts):  # nothing was granted
             return 0

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiorate._rate import Rate
+    from aiorate._schedulers.amounts import Permits
 
 __all__ = ["BOOKINGS", "MOST_NUMBERS", "TEXT", "BookingAnswer", "BookingQuestion", "Limits", "read_booking_answer"]
 
@@ -299,7 +300,7 @@ class BookingQuestion:
     """A number that no other client has, not 0."""
     oldest: float = 0
     """How long ago the first grant was of which something comes back."""
-    charge: int = 0
+    charge: Permits = 0
     """Amounts that were granted here while the store was down."""
     want: int = 0
     """The number of requests."""

@@ -9,6 +9,7 @@ from aiorate._tree.line import StandIn
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aiorate._schedulers.amounts import Permits
     from aiorate._tree.line import Ticket
     from aiorate._tree.node import Node
 
@@ -26,12 +27,12 @@ class Crowd:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def first(self) -> tuple[Ticket, int] | None:
+    def first(self) -> tuple[Ticket, Permits] | None:
         """The next to serve, and its permits; None: nobody waits."""
         first = self._node.queue.first()
         return None if first is None else (first[0], first[1]) if isinstance(first, tuple) else (_BELOW, first.stood)
 
-    def __iter__(self) -> Iterator[tuple[Ticket, int]]:
+    def __iter__(self) -> Iterator[tuple[Ticket, Permits]]:
         for _, limit in self._node.queue.below():
             yield _BELOW, limit.stood
         for ticket, permits, _ in self._node.queue.line:

@@ -9,6 +9,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from aiorate._rate import NS_PER_SECOND
+from aiorate._schedulers.amounts import count_of
 from aiorate._store.script import Question
 from aiorate._store.use import RecentUse
 
@@ -106,7 +107,7 @@ class Demand:
         if not self._scheduler.in_hand:
             return False
         first = line.first()
-        return self._enough(1 if first is None else first[1], now)
+        return self._enough(1 if first is None else count_of(first[1]), now)
 
     def _enough(self, first: int, now: int) -> bool:
         """Whether more than half of the slots that came last are left, and some last until others could be here.
@@ -124,8 +125,8 @@ class Demand:
         first, waiting, ready = 0, 0, 0
         for ticket, permits in line:
             if not ticket.cancelled():
-                first = first or permits
-                waiting += permits
+                first = first or count_of(permits)
+                waiting += count_of(permits)
         if scheduler.in_hand:
             first = first or 1
             if self._enough(first, now):

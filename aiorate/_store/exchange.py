@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from math import inf
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from aiorate._schedulers.amounts import Permits
 
 __all__ = ["NO_MEMORY", "Memory", "News", "Sent"]
 
@@ -15,8 +18,8 @@ class News:
 
     __slots__ = ("charged", "pause_at", "resumes")
 
-    def __init__(self, charged: int = 0, resumes: bool = False, pause_at: int | None = None) -> None:
-        self.charged: int = charged
+    def __init__(self, charged: Permits = 0, resumes: bool = False, pause_at: int | None = None) -> None:
+        self.charged: Permits = charged
         self.resumes: bool = resumes
         """Whether a pause is over."""
         self.pause_at: int | None = pause_at

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiorate._schedulers.amounts import count_of
 from aiorate._store.crowd import Crowd
 from aiorate._tree.limit import outcome_of
 from aiorate._tree.questions import above_wait
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aiorate._errors import WaitTooLong
+    from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.supplied import Supplied
     from aiorate._store.session import StoreSession
     from aiorate._tree.limit import Answer
@@ -34,10 +36,10 @@ class OneAnswer(Refusals):
         self.asked: bool = False
         """Whether a question counted the request: its answer is on its way, or has come."""
 
-    def named(self, permits: int) -> str:
+    def named(self, permits: Permits) -> str:
         return super().named(permits) if type(permits) is int else f"{self._call}()"  # amounts have names of their dimensions
 
-    def overdue(self, permits: int, limit: int, more: int | None) -> WaitTooLong:
+    def overdue(self, permits: Permits, limit: int, more: int | None) -> WaitTooLong:
         return self.would_wait(permits, limit, more)
 
 
@@ -73,7 +75,7 @@ class Immediate:
         that has only a part of what it needs. So the question counts the first requests of one size, and says that size. Of a crowd,
         it counts those that ask for ``most`` permits together, the ``ready`` ones included.
         """
-        requests = [(ticket, permits) for ticket, permits in line if not ticket.cancelled()]
+        requests = [(ticket, count_of(permits)) for ticket, permits in line if not ticket.cancelled()]
         alone = alone and all(ticket in self.waiting for ticket, _ in requests)
         wanted, unit = 0, requests[0][1] if requests else 1
         for ticket, permits in requests:
@@ -98,11 +100,11 @@ class Immediate:
         first = Crowd(node).first()
         held = node.timeline.held_at is not None or (first is not None and above_wait(node, first[1]) != 0)
         due = 0 if held else self._scheduler.due_by(now + self._slack, now)
-        over: list[tuple[Ticket, int, int, Refusals]] = []
+        over: list[tuple[Ticket, Permits, int, Refusals]] = []
         for ticket, permits in Crowd(node):
             patience = self.waiting.get(ticket)
-            if patience is None or permits <= due or (coming and not patience.asked):
-                due -= permits
+            if patience is None or count_of(permits) <= due or (coming and not patience.asked):
+                due -= count_of(permits)
             elif outcome_of(ticket) is None:
                 over.append((ticket, permits, patience.limit, patience))
         if over:
@@ -121,7 +123,7 @@ class AskOnce:
         self._call: str = call
         self._ticket: Ticket | None = None
 
-    def decide(self, permits: int, limit: int | None, most: Admission | None, *rest: Any) -> Answer:
+    def decide(self, permits: Permits, limit: int | None, most: Admission | None, *rest: Any) -> Answer:
         """As `Tree.request`; a request that gets in line waits for one answer of the store."""
         self._session.recheck()
         answer = self._node.tree.request(self._node, permits, limit, most, *rest)

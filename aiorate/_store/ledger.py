@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.supplied import Supplied
     from aiorate._store.asking import Asked
     from aiorate._store.crowd import Crowd
@@ -20,7 +21,7 @@ class Asking(Protocol):
     """Permits that are lacking."""
     back: int
     """Permits in hand that nobody here will use."""
-    charge: int
+    charge: Permits
     """Permits that were used without asking."""
     pause: float
     """How long to pause all processes from now; 0: a pause is over, -1: nothing changed."""

@@ -5,9 +5,10 @@ A *reading* is the clock's, an *instant* (``now``) is the limiter's own time, wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from aiorate._errors import EngineUnavailable
+from aiorate._schedulers.amounts import count_of
 from aiorate._schedulers.interface import NOBODY_KNOWS
 from aiorate._schedulers.next_free import NextFree
 from aiorate._store.failures import said, said_by_server
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from aiorate._rate import Rate
-    from aiorate._schedulers.levels import Levels
+    from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.supplied import Fallback
 
 __all__ = ["POLICIES", "Outage"]
@@ -33,12 +34,12 @@ class _Raise:
     def __init__(self, error: EngineUnavailable) -> None:
         self._error = error
 
-    def at(self, permits: int, now: int) -> int:
+    def at(self, permits: Permits, now: int) -> int:
         # A copy for each caller: a single error would collect the frames of them all.
         error = EngineUnavailable(*self._error.args)
         raise error from self._error.__cause__
 
-    def spend(self, permits: int, now: int) -> None:
+    def spend(self, permits: Permits, now: int) -> None:
         """Never called."""
 
 
@@ -47,10 +48,10 @@ class _Wait:
 
     __slots__ = ()
 
-    def at(self, permits: int, now: int) -> int:
+    def at(self, permits: Permits, now: int) -> int:
         return NOBODY_KNOWS
 
-    def spend(self, permits: int, now: int) -> None:
+    def spend(self, permits: Permits, now: int) -> None:
         """Never called."""
 
 
@@ -59,10 +60,10 @@ class _Open:
 
     __slots__ = ()
 
-    def at(self, permits: int, now: int) -> int:
+    def at(self, permits: Permits, now: int) -> int:
         return now
 
-    def spend(self, permits: int, now: int) -> None:
+    def spend(self, permits: Permits, now: int) -> None:
         """Nobody counts."""
 
 
@@ -71,15 +72,15 @@ class _Local:
 
     __slots__ = ("_next", "spent")
 
-    def __init__(self, limits: NextFree | Levels) -> None:
+    def __init__(self, limits: Fallback) -> None:
         self._next = limits
-        self.spent: int = 0
+        self.spent: Permits = 0
         """Permits."""
 
-    def at(self, permits: int, now: int) -> int:
+    def at(self, permits: Permits, now: int) -> int:
         return self._next.at(permits, now)
 
-    def spend(self, permits: int, now: int) -> None:
+    def spend(self, permits: Permits, now: int) -> None:
         self._next.spend(permits, now)
         self.spent += permits
 
@@ -100,7 +101,7 @@ class Outage:
         self._rates: Sequence[Rate] = rates
         self._bursts: Sequence[int] = bursts
         self._share: Fraction = share
-        self._uncharged: int = 0  # permits that were granted here in an outage that ended in a refusal
+        self._uncharged: Permits = 0  # permits that were granted here in an outage that ended in a refusal
         self.began: int | None = None
         """The reading at the first call without an answer; None: the store answers."""
         self.cause: BaseException | None = None
@@ -143,11 +144,11 @@ class Outage:
             self.fallback = _Local(self.local(now))
         return self.fallback
 
-    def local(self, now: int) -> NextFree | Levels:
+    def local(self, now: int) -> Fallback:
         """The limits of this process alone, which begin now."""
-        return NextFree(self._rates, self._bursts, [now] * len(self._rates))
+        return cast("Fallback", NextFree(self._rates, self._bursts, [now] * len(self._rates)))  # whose permits are ints
 
-    def ended(self, reading: int, unused: float) -> tuple[int, int]:
+    def ended(self, reading: int, unused: float) -> tuple[int, Permits]:
         """The store answers again, and ``unused`` permits went by meanwhile that nobody took.
 
         Returns how long (ns) the store was degraded (0 if the grace was not over), and how many permits must be charged: those granted
@@ -157,9 +158,9 @@ class Outage:
         self._uncharged = 0
         return length, self.owed(spent, unused)
 
-    def owed(self, spent: int, unused: float) -> int:
+    def owed(self, spent: Permits, unused: float) -> Permits:
         """What must be charged of the permits that were granted here."""
-        return spent - min(spent, int(max(unused, 0) * self._share))
+        return spent - min(count_of(spent), int(max(unused, 0) * self._share))
 
     def refused(self, reading: int) -> int:
         """The store can be reached again, and refuses. Permits that were granted here are charged once it answers.
@@ -169,14 +170,14 @@ class Outage:
         began, fallback = self.began, self.fallback
         length = reading - began if self.degraded and began is not None else 0
         if isinstance(fallback, _Local):
-            self._uncharged += fallback.spent
+            self._uncharged = self._uncharged + fallback.spent
         self.began = self.cause = self.fallback = None
         return length
 
     @property
     def concerns_answer(self) -> bool:
         """Whether the next answer of the store ends an outage, or finds permits that must be charged for one."""
-        return self.began is not None or self._uncharged > 0
+        return self.began is not None or bool(self._uncharged)
 
     @property
     def why(self) -> str:

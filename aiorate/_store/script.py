@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from aiorate._schedulers.amounts import count_of
 from aiorate._store.asking import Script
 from aiorate._store.scripting import FAR, MOST, bad_answer, text_of, value_of
 
 if TYPE_CHECKING:
     from aiorate._rate import Rate
+    from aiorate._schedulers.amounts import Permits
 
 __all__ = ["SHA", "SLOTS", "TEXT", "Answer", "Question", "limits_of", "read_answer"]
 
@@ -157,7 +159,7 @@ class Question:
 
     want: int = 0
     """Slots; the script may assign fewer, but at least one unless ``within`` is given."""
-    charge: int = 0
+    charge: Permits = 0
     """Permits that were used without a slot."""
     pause: float = -1
     """How long to pause all processes from now; 0: a pause is over, -1: nothing changed."""
@@ -180,7 +182,7 @@ class Question:
 
     def words(self, limits: bytes) -> list[str | bytes]:
         """The script's arguments, with what `limits_of` returns. Few and long, because a client takes its time for each."""
-        charge = min(self.charge, MOST)
+        charge = min(count_of(self.charge), MOST)
         numbers = self.want, charge, self.pause, self.back, self.horizon, self.served, self.age, self.within, self.unit, self.have
         return [_pack(*numbers) + limits, self.remembered]
 

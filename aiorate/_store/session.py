@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._errors import EngineUnavailable
 from aiorate._rate import NS_PER_SECOND
+from aiorate._schedulers.amounts import count_of
 from aiorate._schedulers.supplied import MOST_NS
 from aiorate._store.client import sessions
 from aiorate._store.crowd import Crowd
@@ -23,6 +24,7 @@ from aiorate._store.switch import FallbackSwitch
 from aiorate._tree.watcher import Watcher
 
 if TYPE_CHECKING:
+    from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.supplied import Supplied
     from aiorate._store.asking import Asked
     from aiorate._store.client import StoreClient
@@ -104,7 +106,7 @@ class StoreSession(Watcher):
         self._wake()
         return True
 
-    def charged(self, permits: int) -> None:
+    def charged(self, permits: Permits) -> None:
         """The store has to hear of permits that were used without slots."""
         self._news.charged += permits
         self._tell()
@@ -296,7 +298,7 @@ class StoreSession(Watcher):
             return
         self._spare.look(self._place.timers)
         first = Crowd(self._node).first()
-        if first is not None and self._scheduler.ready(first[1], now) < first[1]:
+        if first is not None and self._scheduler.ready(permits := count_of(first[1]), now) < permits:
             self._node.changed()  # nothing is on its way that would wake it
         self.immediate.refuse()
 
@@ -347,7 +349,7 @@ class StoreSession(Watcher):
         if first is None or node.timeline.held_at is not None:
             return False
         now = node.timeline.now()
-        if first[1] <= scheduler.available(now):
+        if count_of(first[1]) <= scheduler.available(now):
             return True
         scheduler.want(now)
         return self.coming

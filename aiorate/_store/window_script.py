@@ -17,11 +17,14 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from aiorate._schedulers.amounts import count_of
 from aiorate._store.asking import Script
 from aiorate._store.scripting import FAR, MOST, bad_answer, text_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from aiorate._schedulers.amounts import Permits
 
 __all__ = ["WINDOWS", "WindowAnswer", "WindowQuestion", "read_window_answer"]
 
@@ -133,7 +136,7 @@ class WindowQuestion:
     """Fewer than this are of no use."""
     at_once: int = 0
     """How many are wanted at once or never, and so without regard to the share of others."""
-    charge: int = 0
+    charge: Permits = 0
     """Permits that were used without asking."""
     pause: float = -1
     """How long to pause all processes from now; 0: a pause is over, -1: nothing changed."""
@@ -148,7 +151,7 @@ class WindowQuestion:
 
     def words(self, permits: int, longest: float, ends: Sequence[float]) -> list[str | bytes]:
         """The script's arguments: with the permits of a window, the longest window, an instant, and the ends of windows after it."""
-        charge = min(self.charge, MOST)
+        charge = min(count_of(self.charge), MOST)
         asked = self.want, self.least, self.at_once, charge, self.pause, self.back, self.window
         numbers = [*asked, permits, longest, self.age, *ends]
         return [Struct(f"<{len(numbers)}d").pack(*numbers), self.remembered]

@@ -13,6 +13,7 @@ from sys import maxsize
 from typing import TYPE_CHECKING
 
 from aiorate._rate import NS_PER_SECOND
+from aiorate._schedulers.amounts import count_of
 from aiorate._store.asking import Asked
 from aiorate._store.failures import BadAnswer
 from aiorate._store.use import RecentUse
@@ -83,7 +84,7 @@ class WindowLedger:
     def spare(self, line: Crowd, now: int) -> bool:
         """Whether permits are in hand that nobody in line can use, and that are to go back at once."""
         first = line.first()
-        return self.scheduler.ready(1, now) > 0 and (not self.lease if first is None else first[1] > self.scheduler.ready(1, now))
+        return self.scheduler.ready(1, now) > 0 and (not self.lease if first is None else count_of(first[1]) > self.scheduler.ready(1, now))
 
     def draw(self, line: Crowd | None, immediate: Immediate, reading: int, now: int) -> WindowQuestion:
         """What to ask for now; without a line, permits in hand go back."""
@@ -92,8 +93,8 @@ class WindowLedger:
         first, waiting, at_once = 0, 0, 0
         for ticket, permits in line or ():
             if not ticket.cancelled():
-                first = first or permits
-                waiting += permits
+                first = first or count_of(permits)
+                waiting += count_of(permits)
                 if ticket in immediate.waiting:
                     at_once = waiting
         expected = 0

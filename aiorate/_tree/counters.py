@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiorate._schedulers.amounts import Permits
+
 __all__ = ["Counters"]
 
 _NO_WAITS: dict[int, int] = {}  # shared by all limiters for which nobody ever waited
@@ -38,7 +43,7 @@ class Counters:
 
     def clear(self) -> None:
         """Begin again at 0."""
-        self.given_back: int = 0  # permits that came back, by cancellation or refund
+        self.given_back: Permits = 0  # permits that came back, by cancellation or refund
         self.refunded: int = 0  # permits
         self.charged: int = 0  # permits
         self.skipped: int = 0  # permits given up, which fell due while a request waited and the loop was late

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Limit
     from aiorate._tree.refusals import Refusals
 
@@ -14,7 +15,7 @@ __all__ = ["Admission", "MaxWaiting"]
 class Admission(Protocol):
     """What a request has to pass before it may wait."""
 
-    def check(self, permits: int, refusals: Refusals) -> None:
+    def check(self, permits: Permits, refusals: Refusals) -> None:
         """Raise its error if it may not."""
         ...
 
@@ -28,7 +29,7 @@ class MaxWaiting:
         self.most: int = most
         self._nodes = (node,) if places is None else (node, places)
 
-    def check(self, permits: int, refusals: Refusals) -> None:
+    def check(self, permits: Permits, refusals: Refusals) -> None:
         """Raise LineFull if ``most`` requests wait already. One that is being cancelled does not count."""
         lines = [node.queue.line for node in self._nodes]
         if sum(map(len, lines)) >= self.most and sum(line.count() for line in lines) >= self.most:

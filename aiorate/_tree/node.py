@@ -20,13 +20,14 @@ from aiorate._tree.fair_queue import Flow
 from aiorate._tree.grants import hold, limited_by, take_all, undo
 from aiorate._tree.questions import wait_for
 from aiorate._tree.queue import NOBODY, Queue
-from aiorate._tree.supply import Supply
+from aiorate._tree.supply import SAME, Supply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiorate._loops.clock import Clock
     from aiorate._loops.loop import Loop, Waker
+    from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Taken
     from aiorate._tree.line import Ticket
     from aiorate._tree.refusals import Refusals
@@ -76,7 +77,7 @@ class Node(Supply):
         """Makes the tickets of its line, and wakes those who hold them; None: nobody has waited in it."""
         self.keeps: object = None
         """The limiter or budget that it shares, which as a key of others would be evicted if nobody held it."""
-        self.seen: int = 0
+        self.seen: Permits = 0
         """As a key of others: what `granted` was when it was looked at last, ..."""
         self.seen_at: int = 0
         """... and when it was first found to be that."""
@@ -84,7 +85,7 @@ class Node(Supply):
         """This limit among those that share the one above."""
         self.standing: Ticket | Node | None = None
         """The first here, which stands in the line above."""
-        self.stood: int = 0
+        self.stood: Permits = 0
         """Its permits there."""
         self.due: int | None = None
         """The instant at which the first is due here; None: unknown, as while paused."""
@@ -92,7 +93,7 @@ class Node(Supply):
         """The reading of the clock at which the tree looks here; None: it does not."""
         self._serving = False
 
-    def share(self, above: Node, permits_above: Callable[[int], int] = int) -> None:
+    def share(self, above: Node, permits_above: Callable[[Permits], Permits] = SAME) -> None:
         """Take from that limit too from now on."""
         self.above, self.permits_above, self.tree = above, permits_above, above.tree
         if above.queue.turns is None:
@@ -103,7 +104,7 @@ class Node(Supply):
         self.watcher.shared()
         self.open_meter()
 
-    def join(self, permits: int, since: int | None, ticket: Ticket | None) -> Ticket:
+    def join(self, permits: Permits, since: int | None, ticket: Ticket | None) -> Ticket:
         """Put a request in line. ``ticket`` is that of a caller in another thread; None: it is made here."""
         tree = self.tree
         loop = tree.loop
@@ -141,7 +142,7 @@ class Node(Supply):
             self.queue = Queue()
         return self.queue
 
-    def leave(self, ticket: Ticket, permits: int) -> None:
+    def leave(self, ticket: Ticket, permits: Permits) -> None:
         """An undecided request leaves the line. Never raises."""
         assert self.waker is not None
         self.waker.leave(ticket)
@@ -250,14 +251,14 @@ class Node(Supply):
         self.above.queue.leave_below(self.flow)
         return self.above
 
-    def _impossible(self, up: int) -> BaseException | None:
+    def _impossible(self, up: Permits) -> BaseException | None:
         """The error of a request that the limits above can never grant: they are closed, or allow less since a rate was changed."""
         above = self.above
         assert above is not None
         if above.shut:
             return LimiterClosed("acquire(): the limit that is shared with others is closed.")
-        most = above.max_permits
-        if most is not None and up > most:
+        most = above.exceeded(up)
+        if most is not None:
             return ValueError(f"acquire({up}) can no longer be granted: {most} is the most at once of the limit that is shared.")
         return None
 
@@ -337,7 +338,7 @@ class Node(Supply):
 
     def _grant_below(self, below: Node, now: int, late: int) -> int | None:
         """Grant the first of that limit, or of one below it. Returns the number of requests granted; None: it has to wait here."""
-        path: list[tuple[Node, int, int]] = [(self, below.stood, now)]
+        path: list[tuple[Node, Permits, int]] = [(self, below.stood, now)]
         node, request = below, None
         while request is None:
             first = node.queue.first()
@@ -391,10 +392,10 @@ class Node(Supply):
         self.look()
         self.open_meter()
 
-    def check_below(self, most: int) -> None:
-        """Have limits below look again whose first asks for more than ``most``: it can no longer be granted."""
+    def check_below(self) -> None:
+        """Have limits below look again whose first can no longer be granted."""
         for _, below in self.queue.below():
-            if below.stood > most:
+            if self.exceeded(below.stood) is not None:
                 below._sit()
                 below.look()
 
@@ -470,7 +471,7 @@ class Node(Supply):
             self.waker.retire()
             self.waker, self.queue = None, _NOBODY
 
-    def expire(self, over: Sequence[tuple[Ticket, int, int, Refusals]]) -> None:
+    def expire(self, over: Sequence[tuple[Ticket, Permits, int, Refusals]]) -> None:
         """Fail undecided requests in line, which wait no longer: their permits, their limit in ns, and their errors."""
         for ticket, permits, _, _ in over:
             self.noted.refused += 1
@@ -492,7 +493,7 @@ class Node(Supply):
         return self.queue.is_waited_in
 
 
-def _again(path: list[tuple[Node, int, int]], node: Node) -> int:
+def _again(path: list[tuple[Node, Permits, int]], node: Node) -> int:
     """Have the limits of the path stand above anew."""
     limits = [limit for limit, _, _ in path[1:]]
     for limit in [*limits, *([] if node in limits else [node])]:

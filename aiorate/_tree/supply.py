@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from aiorate._loops.turn import LOOP_CHECK_NS
 from aiorate._meter import FAR
@@ -26,14 +26,18 @@ if TYPE_CHECKING:
     from aiorate._loops.clock import Clock, ReadClock
     from aiorate._loops.loop import Loop
     from aiorate._meter import Meter
+    from aiorate._schedulers.amounts import AnyQuotas, AnyScheduler, Permits
     from aiorate._schedulers.interface import Scheduler
-    from aiorate._schedulers.server_quotas import ServerQuotas
     from aiorate._tree.catch_up import Late
     from aiorate._tree.limit import Taken
     from aiorate._tree.watch import Watch
     from aiorate._tree.watcher import Watcher
 
-__all__ = ["Supply"]
+__all__ = ["SAME", "Supply"]
+
+
+SAME = cast("Callable[[Permits], Permits]", int)
+"""For a limiter, which takes of the limit above what it takes here: the function that costs least."""
 
 
 class Supply:
@@ -73,8 +77,8 @@ class Supply:
     ) -> None:
         claim(scheduler, "a limiter" if name is None else f"the limiter {name!r}")
         scheduler._receipts = False
-        self.scheduler: Scheduler = scheduler
-        self.told: ServerQuotas | None = None
+        self.scheduler: AnyScheduler = cast("AnyScheduler", scheduler)
+        self.told: AnyQuotas | None = None
         """What servers said, which is asked for permits in place of the scheduler; None: nothing that holds."""
         self.catch_up: int = catch_up
         """The most nanoseconds that are made up for when the loop is late."""
@@ -93,7 +97,7 @@ class Supply:
 
         It is open while there is no line, pause, close, limit above or quota of a server, and the loop was seen to run its other tasks.
         """
-        self.taken: int = 0
+        self.taken: Permits = 0
         """Permits granted otherwise than by the meter."""
         self.counters: Counters = Counters()
         self.noted: Counters = self.counters
@@ -103,13 +107,13 @@ class Supply:
         """Who is told of requests that waited; None: nobody."""
         self.above: Supply | None = None
         """The limit that this one shares with others."""
-        self.permits_above: Callable[[int], int] = int
+        self.permits_above: Callable[[Permits], Permits] = SAME
         """How many of its permits a request takes."""
         self.resuming: int = 0
         """Grants from here whose tasks have not gone on yet."""
         self.since: int = 0
         """The instant of the limit above since which the first here stands there."""
-        self.waited_above: Callable[[int], None] | None = None
+        self.waited_above: Callable[[Permits], None] | None = None
         """Told of the permits of a request here that waited for the limit above, just before they are granted."""
 
     # What `Node` adds.
@@ -144,7 +148,7 @@ class Supply:
         return self.tree.loop
 
     @property
-    def granted(self) -> int:
+    def granted(self) -> Permits:
         """Permits granted in all."""
         return self.taken + self.meter.grabs
 
@@ -159,6 +163,13 @@ class Supply:
         own, above = self.scheduler.max_permits, None if self.above is None else self.above.max_permits
         return own if above is None or (own is not None and own < above) else above
 
+    def exceeded(self, permits: Permits) -> int | None:
+        """The most that is granted at once, here or above, if so many can never be granted; amounts are compared by the dimensions."""
+        most = self.scheduler.max_permits
+        if most is not None and isinstance(permits, int) and permits > most:
+            return most
+        return None if self.above is None else self.above.exceeded(self.permits_above(permits))
+
     def follow(self, read: ReadClock) -> None:
         """Go by the loop's clock, here and above."""
         node: Supply | None = self
@@ -169,7 +180,7 @@ class Supply:
             node.timeline.begun = True
             node = node.above
 
-    def take(self, permits: int, since: int | None = None) -> tuple[int, Taken] | None:
+    def take(self, permits: Permits, since: int | None = None) -> tuple[int, Taken] | None:
         """Take the permits here and above, or nowhere, if nobody is in line and they are due. ``since`` when they are wanted: now.
 
         Returns the instant for which they are scheduled, and what was taken; None if they were not.
@@ -198,8 +209,8 @@ class Supply:
         self.open_meter(now)
         return None if at > now else (at, ((self, permits, now),))
 
-    def _take_up(self, permits: int, since: int | None) -> tuple[int, Taken] | None:
-        path: list[tuple[Supply, int, int]] = []
+    def _take_up(self, permits: Permits, since: int | None) -> tuple[int, Taken] | None:
+        path: list[tuple[Supply, Permits, int]] = []
         node: Supply = self
         while True:
             now, above = node.timeline.now(), node.above  # now() ends a pause that is over

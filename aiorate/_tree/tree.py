@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from aiorate._loops.clock import Clock
     from aiorate._loops.loop import Loop
+    from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer, Limit, Source, Taken
     from aiorate._tree.line import Ticket
     from aiorate._tree.max_waiting import Admission
@@ -92,7 +93,7 @@ class Tree:
     def ask(
         self,
         limit: Limit,
-        permits: int,
+        permits: Permits,
         most_ns: int | None,
         most: Admission | None,
         refusals: Refusals,
@@ -105,7 +106,7 @@ class Tree:
             return decide(permits, most_ns, most, refusals, since, turned)
         return self.request(limit, permits, most_ns, most, refusals, since, turned)
 
-    def leave(self, limit: Limit, ticket: Ticket, permits: int, epoch: int) -> None:
+    def leave(self, limit: Limit, ticket: Ticket, permits: Permits, epoch: int) -> None:
         """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never raises, and never waits."""
         outcome, current = outcome_of(ticket), epoch == self.epoch
         if outcome is None:
@@ -135,7 +136,7 @@ class Tree:
     def request(
         self,
         limit: Limit,
-        permits: int,
+        permits: Permits,
         most_ns: int | None = None,
         most: Admission | None = None,
         refusals: Refusals = ACQUIRE,
@@ -181,7 +182,7 @@ class Tree:
             return None, at, 0, taken
         return self.grant_later(limit, limit.ticket(loop), at, taken)
 
-    def _admit(self, limit: Limit, permits: int, most_ns: int | None, most: Admission | None, refusals: Refusals) -> None:
+    def _admit(self, limit: Limit, permits: Permits, most_ns: int | None, most: Admission | None, refusals: Refusals) -> None:
         """Raise the error of a request that was refused and may not wait in line, or not for ``most_ns``."""
         if limit.shut:
             raise refusals.closed(limit)
@@ -209,7 +210,7 @@ class Tree:
         self,
         limit: Limit,
         ticket: Ticket,
-        permits: int,
+        permits: Permits,
         asked: int,
         most_ns: int | None = None,
         most: Admission | None = None,
@@ -242,7 +243,7 @@ class Tree:
         return self.resume(limit, ticket, asked, permits, epoch, refusals)
 
     def resume(
-        self, limit: Limit, ticket: Ticket, asked: int, permits: int, epoch: int, refusals: Refusals = ACQUIRE
+        self, limit: Limit, ticket: Ticket, asked: int, permits: Permits, epoch: int, refusals: Refusals = ACQUIRE
     ) -> tuple[int, int, Taken]:
         """Go on with a decided request, which was asked for when the clock read ``asked``, or raise its error.
 

@@ -26,7 +26,7 @@ rate errors events meter lock waited spec finder feedback calendar_rate
 schedulers
 loops
 tree options
-statistics slots decorator inside kept lease several above limiter adaptive keyed* budget*
+statistics slots decorator inside shares limiter adaptive keyed* budget
 aiorate
 http otel
 aiohttp asgi store redis

@@ -12,12 +12,12 @@ import pytest
 from helpers.driving import LONG, one_loop
 
 from aiorate import KeyedLimiter, Limiter, SlidingWindow, TokenBucket
-from aiorate._tree.threads import _Keeper
+from aiorate._tree.deciding import Keeper
 from aiorate._tree.tree import Tree
 from aiorate.testing import VirtualLoop
 
 
-@pytest.mark.parametrize("place", [Tree.resume, _Keeper.put])
+@pytest.mark.parametrize("place", [Tree.resume, Keeper.put])
 def test_ctrl_c_spends_nothing_wherever_it_comes(place: Any, capfd: pytest.CaptureFixture[str]) -> None:
     """The permit and the place come back, also when the thread goes on already, or has not handed its request over yet."""
     limiter = Limiter(TokenBucket("100/s", burst=1), scope="process", max_concurrency=1)

@@ -8,7 +8,8 @@ import pytest
 from helpers.transcripts import S, grants, waits
 
 from aiorate import AllOf, BurstRatio, CalendarWindow, Rate, SlidingWindow, TicksAccumulator, TokenBucket, TokenPool
-from aiorate._schedulers.dimensions import Amounts, Dimensions
+from aiorate._schedulers.amounts import Amounts
+from aiorate._schedulers.dimensions import Dimensions
 from aiorate._schedulers.places import Places
 
 
@@ -87,6 +88,18 @@ def test_dimensions_grant_when_all_of_them_do() -> None:
     assert dimensions.take(Amounts((1, 5)), 0) == S // 2
     assert dimensions.take(Amounts((1, 5)), S // 2) <= S // 2
     assert dimensions.peek(Amounts((1, 1)), S // 2) == S
+
+
+def test_amounts_are_no_number() -> None:
+    """An int with attributes was compared, counted and rounded as if it were one permit."""
+    one, two = Amounts((1, 10)), Amounts((2, 5))
+
+    assert (Amounts((3, 15), 2), Amounts((-1, 5), 0), one) == (one + two, one - two, sum([one]))
+    assert (True, False, one) == (bool(Amounts((0, 0))), bool(one - one), one + two - two)
+    assert one.part((1,)) is one.part((1,))
+    for wrong in (lambda: one > 0, lambda: one + 1, lambda: int(one), lambda: one * 2):  # type: ignore[operator, call-overload]
+        with pytest.raises(TypeError):
+            wrong()
 
 
 def test_dimensions_are_charged_rest_and_lag_as_their_parts() -> None:

@@ -6,8 +6,8 @@ import pytest
 from helpers.transcripts import S
 
 from aiorate import CalendarWindow, EngineUnavailable, Rate
+from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.bookings import Bookings
-from aiorate._schedulers.dimensions import Amounts
 from aiorate._schedulers.interface import NOBODY_KNOWS
 from aiorate._schedulers.quota_scheduler import QuotaScheduler
 
