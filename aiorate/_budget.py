@@ -366,7 +366,7 @@ class Budget:
     def __repr__(self) -> str:
         name = f" {self._node.name!r}" if self._node.name else ""
         shares = self._shares
-        limits: dict[str, object] = dict(zip(shares.names, shares.dimensions.parts, strict=False))
+        limits: dict[str, object] = dict(zip(shares.names, shares.dimensions.members, strict=False))
         if shares.shared is not None:
             limits[shares.names[-1] if isinstance(shares.shared, LimiterShare) else "shared"] = self._node.keeps
         parts = ", ".join(f"{place}={limit!r}" for place, limit in limits.items())

@@ -90,8 +90,8 @@ class BookedDimensions(Dimensions):
         self.bookings: Bookings = Bookings(rates, [1 if burst is None else burst for burst in bursts], late, counts)
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
-        shares = self.shares(permits)
-        at = self.due(shares, now)
+        shares = self._shares(permits)
+        at = self._due(shares, now)
         if at > now:
             return at
         at = self.bookings.take(permits, now, since)
@@ -131,7 +131,7 @@ class BookedDimensions(Dimensions):
 
     def available(self, now: int) -> int:
         """The least of the dimensions'."""
-        return min([self.available_of(place, now) for place in range(len(self.parts))])
+        return min([self.available_of(place, now) for place in range(len(self.members))])
 
     def _rested(self, now: int) -> bool:
         return super()._rested(now) and self.bookings._rested(now)
