@@ -272,8 +272,7 @@ class Node(Supply):
     def _serve(self, now: int, only: bool = False) -> None:
         """Grant what is due, in order, and set the timer for the next. ``only`` those that take nothing above."""
         queue, scheduler, tree, limit = self.queue, self.scheduler, self.tree, self.catch_up
-        permitted = self.told or scheduler
-        line, loop = queue.line, tree.loop
+        permitted, line, loop = self.told or scheduler, queue.line, tree.loop
         assert loop is not None
         earliest, reading = now - limit, now + self.timeline.offset
         due = now if self.due is None else self.due
