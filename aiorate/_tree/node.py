@@ -95,7 +95,7 @@ class Node(Supply):
 
     def share(self, above: Node, permits_above: Callable[[Permits], Permits] = SAME) -> None:
         """Take from that limit too from now on."""
-        self.above, self.permits_above, self.tree = above, permits_above, above.tree
+        self.above, self.permits_above, self.tree = above, permits_above, above.tree  # pyright: ignore[reportIncompatibleVariableOverride]
         if above.queue.turns is None:
             above._queue_up().share()
             self.tree.add(above)
@@ -272,7 +272,7 @@ class Node(Supply):
     def _serve(self, now: int, only: bool = False) -> None:
         """Grant what is due, in order, and set the timer for the next. ``only`` those that take nothing above."""
         queue, scheduler, tree, limit = self.queue, self.scheduler, self.tree, self.catch_up
-        permitted, line, loop = self.told or scheduler, queue.line, tree.loop
+        line, loop, permitted = queue.line, tree.loop, self.told or scheduler
         assert loop is not None
         earliest, reading = now - limit, now + self.timeline.offset
         due = now if self.due is None else self.due

@@ -211,7 +211,7 @@ class _Threads(Loop):
         self.read: ReadClock = monotonic_ns if clock is None else clock.now
         self.monotonic = clock is None
         # Several threads call, so a grab must be one step.
-        self.steady = clock is None and COMPILED and (not hasattr(sys, "_is_gil_enabled") or sys._is_gil_enabled())
+        self.steady = clock is None and COMPILED and getattr(sys, "_is_gil_enabled", lambda: True)()
         self.grain = 0 if precise else GRAIN_NS
         self._timers = None if clock is None or not isinstance(clock, TimedClock) else clock
         self.manual = self._timers is not None
