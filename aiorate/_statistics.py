@@ -65,7 +65,7 @@ def snapshot(node: Node, places: Node | None = None) -> Statistics:
     counters, timeline = node.counters, node.timeline
     paused_until = None if timeline.paused_until is None else ns_to_seconds(timeline.paused_until)
     next_at: float | None = None
-    if node.queue.first() is not None:
+    if node.first() is not None:
         reading = next_reading(node)
         next_at = float("inf") if reading is None else ns_to_seconds(reading)
     return Statistics(

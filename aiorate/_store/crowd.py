@@ -29,7 +29,7 @@ class Crowd:
 
     def first(self) -> tuple[Ticket, Permits] | None:
         """The next to serve, and its permits; None: nobody waits."""
-        first = self._node.queue.first()
+        first = self._node.first()
         return None if first is None else (first[0], first[1]) if isinstance(first, tuple) else (_BELOW, first.stood)
 
     def __iter__(self) -> Iterator[tuple[Ticket, Permits]]:
@@ -43,4 +43,4 @@ class Crowd:
         return len(queue.line) + (0 if queue.turns is None else queue.turns.length)
 
     def __bool__(self) -> bool:
-        return self._node.queue.first() is not None
+        return self._node.first() is not None

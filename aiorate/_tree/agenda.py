@@ -43,6 +43,8 @@ class Agenda:
         """Look at the limit when the clock reads that; None: not before something changes."""
         before = limit.wake_at
         if reading == before:
+            if self._deadlines:  # the first may be of a request that was just granted
+                self._aim()
             return
         limit.wake_at = reading
         heap = self._heap

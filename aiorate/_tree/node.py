@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aiorate._loops.loop import Loop, Waker
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Taken
-    from aiorate._tree.line import Ticket
+    from aiorate._tree.line import Request, Ticket
     from aiorate._tree.refusals import Refusals
     from aiorate._tree.tree import Tree
 
@@ -94,6 +94,7 @@ class Node(Supply):
         if above.queue.turns is None:
             above._queue_up().share()
             self.tree.add(above)
+            above.look()  # for those who wait there already
         if self.queue.turns is not None:
             self.tree.add(self)
         self.watcher.shared()
@@ -153,6 +154,14 @@ class Node(Supply):
         node: Node | None = self
         while node is not None:
             node = node._look()
+
+    def first(self) -> Request | Node | None:
+        """Who is next: a request, or a limit below whose first stands here; None: nobody."""
+        queue = self.queue
+        request = queue.line.first()
+        if queue.head is not (None if request is None else request[0]):  # one that was cancelled has not left yet
+            self.look()
+        return queue.first()
 
     def ring(self) -> None:
         """The first is due."""
@@ -285,6 +294,9 @@ class Node(Supply):
                 if room is not None and woken >= room:
                     self._await(now)  # that is, as soon as the loop has turned
                     break
+                if only and self.permits_above(first.stood if isinstance(first, Node) else first[1]):
+                    self.due = None
+                    break
                 if isinstance(first, Node):
                     granted = self._grant_below(first, now, late)
                     if granted is None:
@@ -292,9 +304,6 @@ class Node(Supply):
                     woken += granted
                     continue
                 ticket, permits, since = first
-                if only and self.permits_above(permits):
-                    self.due = None
-                    break
                 left = line.left
                 at = permitted.take(permits, now, since if since > earliest else earliest)
                 if at > now:

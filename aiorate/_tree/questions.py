@@ -59,7 +59,7 @@ def _peek(limit: Limit, permits: Permits, now: int, ahead: Permits) -> int:
 
 def next_reading(limit: Limit) -> int | None:
     """What the clock reads when the first in line is granted, or less; None: unknown, as before a stopped limiter is started."""
-    first = limit.queue.first()
+    first = limit.first()
     assert first is not None
     if limit.above is None and limit.due is not None:
         return limit.timeline.reading_at(limit.due)
