@@ -9,7 +9,7 @@ Knows nothing of how a rate is computed, of seconds, or of what kind of loop run
 from __future__ import annotations
 
 from asyncio import InvalidStateError
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from aiorate._errors import LimiterClosed
 from aiorate._loops.table import running_loop
@@ -38,9 +38,6 @@ __all__ = ["Node"]
 _ESTIMATED = 32  # requests that time out in one wake-up whose errors say how long each would have waited
 
 
-_NOBODY = cast("Queue[Node]", NOBODY)
-
-
 class Node(Supply):
     """One scheduler and the requests for it."""
 
@@ -50,7 +47,6 @@ class Node(Supply):
         "due",
         "flow",
         "keeps",
-        "queue",
         "seen",
         "seen_at",
         "standing",
@@ -60,6 +56,7 @@ class Node(Supply):
     )
 
     above: Node | None
+    queue: Queue[Node]
 
     def __init__(
         self,
@@ -71,8 +68,6 @@ class Node(Supply):
         tree: Tree | None = None,
     ) -> None:
         super().__init__(scheduler, catch_up, precise, clock, name, tree)
-        self.queue: Queue[Node] = _NOBODY
-        """Who waits here."""
         self.waker: Waker | None = None
         """Makes the tickets of its line, and wakes those who hold them; None: nobody has waited in it."""
         self.keeps: object = None
@@ -138,7 +133,7 @@ class Node(Supply):
         return waker
 
     def _queue_up(self) -> Queue[Node]:
-        if self.queue is _NOBODY:
+        if self.queue is NOBODY:
             self.queue = Queue()
         return self.queue
 
@@ -186,25 +181,22 @@ class Node(Supply):
             return self._sit()
         finally:
             self._serving = False
-            queue = self.queue
-            if queue.turns is None and not queue.line:
-                queue.head = None
             self.open_meter()
 
     def _look_on(self, now: int) -> Node | None:
         above, tree, queue = self.above, self.tree, self.queue
+        if above is None and self.timeline.held_at is None:
+            self._serve(now)
+            return None
         moved: Node | None = None
         while True:
             first = queue.first()
-            if first is None or self.timeline.held_at is not None:
+            if first is None or above is None or self.timeline.held_at is not None:
                 self.due = None
                 if first is not None:
                     self.watcher.held_up()
                 tree.wake(self, None if first is None or self.timeline.stopped else self.timeline.paused_until)
                 return self._sit() or moved
-            if above is None:
-                self._serve(now)
-                return None
             standing, permits = (first, first.stood) if isinstance(first, Node) else (first[0], first[1])
             up = self.permits_above(permits)
             error = self._impossible(up)
@@ -446,7 +438,7 @@ class Node(Supply):
         waker, self.waker = self.waker, None
         tickets = self.queue.clear()
         if self.queue.turns is None:
-            self.queue = _NOBODY
+            self.queue = NOBODY
         if waker is not None:
             for ticket in [] if forked else tickets:  # else the waiting tasks are in another process
                 try:
@@ -468,7 +460,7 @@ class Node(Supply):
         self.tree.forget(self)
         if self.waker is not None:
             self.waker.retire()
-            self.waker, self.queue = None, _NOBODY
+            self.waker, self.queue = None, NOBODY
 
     def expire(self, over: Sequence[tuple[Ticket, Permits, int, Refusals]]) -> None:
         """Fail undecided requests in line, which wait no longer: their permits, their limit in ns, and their errors."""
@@ -485,11 +477,6 @@ class Node(Supply):
             ticket.set_result(refusals.overdue(permits, limit, more))
         if any(ticket is self.queue.head for ticket, _, _, _ in over):
             self.look_if_alive()
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether somebody waits here, or a limit below does."""
-        return self.queue.is_waited_in
 
 
 def _again(path: list[tuple[Node, Permits, int]], node: Node) -> int:

@@ -5,7 +5,7 @@ With limits below, the first of the line is one of several flows that take turns
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aiorate._schedulers.amounts import first_of
 from aiorate._tree.fair_queue import FairQueue, Flow
@@ -115,5 +115,5 @@ class Queue(Generic[N]):
         return self.line.clear()
 
 
-NOBODY: Queue[object] = Queue()
+NOBODY: Queue[Any] = Queue()
 """That of all limits for which nobody has ever waited; never joined."""

@@ -15,12 +15,14 @@ from aiorate._schedulers.interface import claim
 from aiorate._tree.asking import AskingMeter
 from aiorate._tree.counters import Counters
 from aiorate._tree.grants import take_all
+from aiorate._tree.queue import NOBODY
 from aiorate._tree.timeline import Timeline
 from aiorate._tree.tree import Tree
 from aiorate._tree.watcher import UNWATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from aiorate._events import Event
     from aiorate._loops.clock import Clock, ReadClock
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from aiorate._schedulers.interface import Scheduler
     from aiorate._tree.catch_up import Late
     from aiorate._tree.limit import Taken
+    from aiorate._tree.queue import Queue
     from aiorate._tree.watch import Watch
     from aiorate._tree.watcher import Watcher
 
@@ -54,6 +57,7 @@ class Supply:
         "noted",
         "on_event",
         "permits_above",
+        "queue",
         "resuming",
         "scheduler",
         "since",
@@ -105,6 +109,8 @@ class Supply:
         self.closed: bool = False
         self.watch: Watch | None = None
         """Who is told of requests that waited; None: nobody."""
+        self.queue: Queue[Any] = NOBODY
+        """Who waits here."""
         self.above: Supply | None = None
         """The limit that this one shares with others."""
         self.permits_above: Callable[[Permits], Permits] = SAME
@@ -117,11 +123,6 @@ class Supply:
         """Told of the permits of a request here that waited for the limit above, just before they are granted."""
 
     # What `Node` adds.
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether somebody waits here, or a limit below does."""
-        raise NotImplementedError
 
     def look_if_alive(self) -> None:
         """Decide what can be decided now, unless the loop is closed, where nobody can be woken."""
@@ -140,7 +141,12 @@ class Supply:
     @property
     def is_held(self) -> bool:
         """Whether no newcomer is granted now, whatever the scheduler says."""
-        return self.closed or self.timeline.held_at is not None or self.is_waited_for
+        return self.closed or self.timeline.held_at is not None or self.queue.is_waited_in
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits here, or a limit below does."""
+        return self.queue.is_waited_in
 
     @property
     def loop(self) -> Loop | None:
@@ -202,12 +208,14 @@ class Supply:
         if since is None and self.late is not None:
             since = self._late_since(now)
         at = (self.told or self.scheduler).take(permits, now, since)
-        if at > now:
-            self.late = None
-        else:
+        if at <= now:
             self.taken += permits
-        self.open_meter(now)
-        return None if at > now else (at, ((self, permits, now),))
+            self.open_meter(now)
+            return at, ((self, permits, now),)
+        if self.late is not None:
+            self.late = None
+            self.open_meter(now)
+        return None
 
     def _take_up(self, permits: Permits, since: int | None) -> tuple[int, Taken] | None:
         path: list[tuple[Supply, Permits, int]] = []
@@ -289,7 +297,7 @@ class Supply:
             self.told = None
         if loop is None or not loop.steady or self.closed or self.above is not None or self.told is not None:
             return
-        if timeline.held_at is not None or self.is_waited_for:
+        if timeline.held_at is not None or self.queue.is_waited_in:
             return
         if self.tree.threads and (timeline.read is not monotonic_ns or type(meter) is AskingMeter):
             return  # a grab would not be one step

@@ -292,7 +292,8 @@ class Tree:
                 limit.timeline.begun = True
                 return None
         elif native is old.native:
-            limit.follow(old.read)
+            if not limit.timeline.begun or limit.timeline.read is not old.read or limit.above is not None:
+                limit.follow(old.read)
             return old
         elif old.running:
             raise RuntimeError(_IN_USE)
