@@ -5,7 +5,6 @@ Knows nothing of how a rate is computed, of event loops, or of HTTP.
 
 from __future__ import annotations
 
-from types import CoroutineType
 from typing import TYPE_CHECKING, TypeVar
 
 from aiorate._errors import LimiterClosed, kind_of
@@ -104,9 +103,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         return limiter
 
     def _ask_weight(self, function: Callable[[K], int], key: K) -> int:
-        weight: object = self._call("weight=", function, key)
-        if isinstance(weight, CoroutineType):
-            weight.close()  # or Python would also warn that it was never awaited
+        weight = self._call("weight=", function, key)
         what = f"KeyedLimiter(weight) for {_shown(key)}: the function must return a whole number of at least 1"
         if isinstance(weight, bool) or not isinstance(weight, int):
             raise TypeError(f"{what}, such as 1 or 100, not {_shown(weight)}.")

@@ -333,18 +333,17 @@ class Keyed(Generic[K, V]):
         )
 
     def _make(self, key: K) -> V:
-        shared = self._shared if self._shared_of is None else self._ask_shared(self._shared_of, key)
+        shared = self._shared
+        if self._shared_of is not None:
+            given = self._call("shared=", self._shared_of, key)
+            shared = None if given is None else self._check_shared(f"{self._NAME}(shared) for {key!r}", given)
         made = self._call("the factory", self._factory, key)
         try:
             member = self._member(key, made)
             if member is shared:
                 raise ValueError("it is the limit that is shared: make one for each key.")
-            if len(self._kept) == 1:
-                self._check_names(key, member)
             self._join(member, shared)
         except TypeError as error:
-            if isinstance(made, CoroutineType):
-                made.close()  # or Python would also warn that it was never awaited
             wrong = f": {error}" if isinstance(made, (list, tuple)) else "."
             raise TypeError(
                 f"{self._NAME}: the factory must return {self._WANTED}; for {key!r} it returned {kind_of(made)}{wrong}"
@@ -353,31 +352,17 @@ class Keyed(Generic[K, V]):
             raise ValueError(f"{self._NAME}: the factory returned {made!r} for {key!r}: {error}") from error
         return member
 
-    def _check_names(self, key: K, member: V) -> None:
-        """Say so in the log if the first two keys have one name in a store, and so one limit."""
-        first, other = next(iter(self._kept.items()), (None, None))
-        name = member._node.name
-        if other is not None and member._node.watcher.state != "local" and other._node.name == name:
-            _logger.warning(
-                "%s: the limits of %r and %r have one name in the store, %r, and are one limit. For a limit for each key, put the key into"
-                " the name: RedisLimiter(url, f'search:{key}', '10/s'). For one limit for all keys, write shared=.",
-                *(self._NAME, first, key, name),
-            )
-
-    def _ask_shared(self, function: Callable[[K], object], key: K) -> V | None:
-        shared = self._call("shared=", function, key)
-        if isinstance(shared, CoroutineType):
-            shared.close()
-            raise TypeError(f"{self._NAME}(shared) for {key!r}: the function must be a plain one. An async one returns a coroutine.")
-        return None if shared is None else self._check_shared(f"{self._NAME}(shared) for {key!r}", shared)
-
     def _call(self, what: str, function: Callable[[K], object], key: K) -> object:
         """Call a function of the user. A note on its error names the key."""
         try:
-            return function(key)
+            made = function(key)
         except Exception as error:
             error.add_note(f"{self._NAME}: {what} raised this for the key {key!r}.")
             raise
+        if isinstance(made, CoroutineType):
+            made.close()  # or Python would also warn that it was never awaited
+            raise TypeError(f"{self._NAME}: {what} for {key!r} must be a plain function. An async one returns a coroutine.")
+        return made
 
     def _keep(self, key: K, member: V) -> V:
         """Make room for a new member, and keep it, unless this was closed meanwhile."""
