@@ -21,9 +21,9 @@ from aiorate._schedulers.dimensions import Dimensions
 from aiorate._shares import BudgetRefusals, BudgetShares, LimiterShare
 from aiorate._tree import changes
 from aiorate._tree.grants import hold, kept, undo
-from aiorate._tree.max_waiting import MaxWaiting
 from aiorate._tree.node import Node
 from aiorate._tree.questions import wait_for
+from aiorate._tree.refusals import MaxWaiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

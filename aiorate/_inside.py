@@ -13,7 +13,7 @@ from aiorate._tree.refusals import ACQUIRE
 
 if TYPE_CHECKING:
     from aiorate._loops.clock import Clock
-    from aiorate._tree.max_waiting import MaxWaiting
+    from aiorate._tree.refusals import MaxWaiting
 
 __all__ = ["Inside"]
 

@@ -15,10 +15,9 @@ from aiorate._options import check_on_wait, check_options, check_scope, strategy
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
 from aiorate._tree import changes
-from aiorate._tree.max_waiting import MaxWaiting
 from aiorate._tree.node import Node
 from aiorate._tree.questions import above_on_demand, wait_for
-from aiorate._tree.refusals import ACQUIRE, CLOSED
+from aiorate._tree.refusals import ACQUIRE, CLOSED, MaxWaiting
 from aiorate._tree.timeline import NOT_ASKED
 from aiorate._tree.tree import TURN
 

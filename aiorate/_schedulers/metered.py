@@ -7,7 +7,6 @@ Knows nothing of clocks, loops or waiters.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from aiorate._meter import NO_LINE
@@ -59,4 +58,6 @@ class Metered(Undoing):
         return object.__getstate__(self)
 
     def __copy__(self) -> Self:
+        from copy import deepcopy
+
         return deepcopy(self)

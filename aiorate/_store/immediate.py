@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from aiorate._store.session import StoreSession
     from aiorate._tree.limit import Answer
     from aiorate._tree.line import Ticket
-    from aiorate._tree.max_waiting import Admission
     from aiorate._tree.node import Node
+    from aiorate._tree.refusals import Admission
 
 __all__ = ["AskOnce", "Immediate", "OneAnswer"]
 

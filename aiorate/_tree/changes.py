@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, cast
 from aiorate._rate import ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._schedulers.interface import Scheduler
-from aiorate._schedulers.server_quotas import ServerQuotas
 from aiorate._tree.supply import SAME
 
 if TYPE_CHECKING:
@@ -86,6 +85,8 @@ def resume(node: Node) -> None:
 
 def cap(node: Node, name: str, left: int, size: int, ns: int, error: int) -> None:
     """Heed what a server said is left of a quota; see `ServerQuotas.heed`. ``ns`` runs from now, during a pause too."""
+    from aiorate._schedulers.server_quotas import ServerQuotas
+
     now = node.look_now()
     told = node.told or cast("AnyQuotas", ServerQuotas(node.scheduler))
     if told.heed(name, left, size, ns, now, now + node.timeline.held_for, error):

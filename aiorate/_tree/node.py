@@ -15,7 +15,6 @@ from aiorate._errors import LimiterClosed
 from aiorate._loops.table import running_loop
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
 from aiorate._schedulers.token_pool import TokenPool
-from aiorate._tree.catch_up import Late
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.grants import hold, limited_by, take_all, undo
 from aiorate._tree.questions import wait_for

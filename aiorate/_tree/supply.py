@@ -10,9 +10,8 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, cast
 
 from aiorate._loops.turn import LOOP_CHECK_NS
-from aiorate._meter import FAR
+from aiorate._meter import FAR, PureMeter
 from aiorate._schedulers.interface import claim
-from aiorate._tree.asking import AskingMeter
 from aiorate._tree.counters import Counters
 from aiorate._tree.grants import take_all
 from aiorate._tree.queue import NOBODY
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from aiorate._meter import Meter
     from aiorate._schedulers.amounts import AnyQuotas, AnyScheduler, Permits
     from aiorate._schedulers.interface import Scheduler
-    from aiorate._tree.catch_up import Late
     from aiorate._tree.limit import Taken
     from aiorate._tree.queue import Queue
     from aiorate._tree.watch import Watch
@@ -41,6 +39,58 @@ __all__ = ["SAME", "Supply"]
 
 SAME = cast("Callable[[Permits], Permits]", int)
 """For a limiter, which takes of the limit above what it takes here: the function that costs least."""
+
+
+class Late:
+    """The last late wake-up, which left nobody in line.
+
+    What delayed it also delayed the callers right after it, and all callers while tasks that it woke have not gone on. They are booked
+    from the same instant, at most ``limit`` back.
+    """
+
+    __slots__ = ("_limit", "_served", "_woken_at")
+
+    def __init__(self, served: int, woken_at: int, limit: int) -> None:
+        self._served = served  # the instant up to which it served the schedule
+        self._woken_at = woken_at
+        self._limit = limit
+
+    def since(self, now: int, resuming: int) -> int | None:
+        """Since when to book now, while ``resuming`` tasks have not gone on; None: it is over."""
+        if now - self._woken_at > _SAME_WAKE_UP_NS:
+            if not resuming:
+                return None
+            self._woken_at = now
+            # One instant that holds for as long, at the limit too.
+            self._served = max(self._served, now - max(self._limit - _SAME_WAKE_UP_NS, 0))
+        self._served = max(self._served, now - self._limit)
+        return self._served
+
+    def span(self, until: int) -> tuple[int, int]:
+        """The instant since which to book, and the instant, at most ``until``, before which that stays so."""
+        return self._served, min(until, self._woken_at + _SAME_WAKE_UP_NS, self._served + self._limit)
+
+
+class AskingMeter(PureMeter):
+    """A meter without a line."""
+
+    __slots__ = ("_scheduler",)
+    grabs: int
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+
+    def grab(self, trying: bool = False, /) -> bool:
+        """Take one permit if the scheduler grants it and the meter is open."""
+        until = self.try_until if trying else self.until
+        if not until:
+            return False
+        now = self.read() - self.offset
+        if now >= until or self._scheduler.take(1, now, None if now < self.since else self.since) > now:
+            return False
+        self.grabs += 1
+        return True
 
 
 class Supply:

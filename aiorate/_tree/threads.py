@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer, Limit, Outcome, Source, Taken
     from aiorate._tree.line import Ticket
-    from aiorate._tree.max_waiting import Admission
+    from aiorate._tree.refusals import Admission
 
     P = ParamSpec("P")
     T = TypeVar("T")
