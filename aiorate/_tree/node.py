@@ -19,7 +19,7 @@ from aiorate._tree.fair_queue import Flow
 from aiorate._tree.grants import hold, limited_by, take_all, undo
 from aiorate._tree.questions import wait_for
 from aiorate._tree.queue import NOBODY, Queue
-from aiorate._tree.supply import SAME, Supply
+from aiorate._tree.supply import SAME, Late, Supply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

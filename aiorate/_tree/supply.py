@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from aiorate._tree.watch import Watch
     from aiorate._tree.watcher import Watcher
 
-__all__ = ["SAME", "Supply"]
+__all__ = ["SAME", "Late", "Supply"]
+
+_SAME_WAKE_UP_NS = 1_500_000  # the average distance of two wake-ups
 
 
 SAME = cast("Callable[[Permits], Permits]", int)
