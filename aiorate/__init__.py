@@ -13,11 +13,10 @@ from aiorate._loops.clock import Clock
 from aiorate._rate import Rate
 
 if TYPE_CHECKING:
-    from aiorate._budget import Budget
+    from aiorate._budget import Budget, Lease
     from aiorate._events import Event
     from aiorate._keyed import KeyedLimiter
     from aiorate._keyed_budget import KeyedBudget
-    from aiorate._lease import Lease
     from aiorate._schedulers.all_of import AllOf
     from aiorate._schedulers.calendar_window import CalendarWindow
     from aiorate._schedulers.interface import Scheduler
@@ -73,7 +72,7 @@ _WHERE = {
     "Event": "_events",
     "KeyedBudget": "_keyed_budget",
     "KeyedLimiter": "_keyed",
-    "Lease": "_lease",
+    "Lease": "_budget",
     "RateSpec": "_spec",
     "Scheduler": "_schedulers.interface",
     "SlidingWindow": "_schedulers.sliding_window",

@@ -1,49 +1,39 @@
 """Several limits that a call uses by different amounts: requests and tokens per minute. Reserve an estimate, settle the actual use.
 
-Knows nothing of how a rate is computed, of event loops, or of HTTP. Longer than other files: a third of it documents the public calls.
+A `Budget` has the dimensions, and a `Lease` is what one call has reserved of it. A third of this file documents the public calls.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from logging import getLogger
 from typing import TYPE_CHECKING
 
-from aiorate._above import SharedBudget, SharedLimiter
-from aiorate._budget_options import (
-    cannot_be_full,
-    check_dimensions,
-    check_on_error,
-    check_same_scope,
-    not_a_budget,
-    shared_twice,
-)
-from aiorate._budget_quotas import QuotaNames
-from aiorate._budget_refusals import BudgetRefusals
-from aiorate._errors import LimiterClosed, check_count
+from aiorate._errors import LimiterClosed, called, check_count, kind_of
 from aiorate._events import Event
 from aiorate._feedback import check_feedback
-from aiorate._lease import Lease
+from aiorate._keyed_base import refuse_keyed
 from aiorate._limiter import Limiter, pause_to_ns
-from aiorate._options import check_on_wait, check_options, check_scope
+from aiorate._options import check_on_wait, check_options, check_same_scope, check_scope, strategy_of
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
-from aiorate._schedulers.dimensions import Amounts, Dimensions
-from aiorate._several import strategy_of
+from aiorate._schedulers.amounts import Amounts
+from aiorate._schedulers.dimensions import Dimensions
+from aiorate._shares import BudgetRefusals, BudgetShares, LimiterShare
 from aiorate._tree import changes
 from aiorate._tree.grants import hold, kept, undo
-from aiorate._tree.max_waiting import MaxWaiting
 from aiorate._tree.node import Node
 from aiorate._tree.questions import wait_for
+from aiorate._tree.refusals import MaxWaiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
     from typing import Literal, NoReturn
 
-    from aiorate._above import Above
     from aiorate._feedback import Feedback, Left
-    from aiorate._lease import OnError
     from aiorate._loops.clock import Clock
+    from aiorate._options import Limits
     from aiorate._rate import Duration
-    from aiorate._several import Limits
     from aiorate._statistics import Statistics
     from aiorate._tree.limit import Answer, Taken
     from aiorate._tree.tree import Tree
@@ -51,8 +41,11 @@ if TYPE_CHECKING:
     from aiorate._waited import Waited
 
     Decide = Callable[..., Answer]
+    OnError = Literal["keep", "refund"]
 
-__all__ = ["Budget"]
+__all__ = ["Budget", "Lease", "check_names", "not_a_budget"]
+
+_logger = getLogger("aiorate")
 
 
 class Budget:
@@ -84,20 +77,7 @@ class Budget:
             share.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_above",
-        "_clamped",
-        "_dimensions",
-        "_max_waiting",
-        "_names",
-        "_node",
-        "_of_key",
-        "_on_error",
-        "_own",
-        "_quotas",
-        "_refusals",
-    )
+    __slots__ = ("__weakref__", "_clamped", "_max_waiting", "_misnamed", "_node", "_of_key", "_on_error", "_refusals", "_shares")
 
     def __init__(
         self,
@@ -119,52 +99,48 @@ class Budget:
         check_dimensions(dimensions)
         limiters = {place: limit for place, limit in dimensions.items() if isinstance(limit, Limiter)}
         for place, limiter in limiters.items():
-            check_same_scope(f"Budget({place})", scope == "process", limiter)
+            check_same_scope(f"Budget({place})", "budget", scope == "process", limiter._node.tree.threads)
         if shared is not None:
-            self._check_shared("Budget(shared)", shared, limiters, scope == "process")
+            self._check_shared("Budget(shared)", shared, next(iter(limiters), None), scope == "process")
         own = {place: limit for place, limit in dimensions.items() if not isinstance(limit, Limiter)}
-        self._names = tuple(own)
-        self._own = len(own)  # dimensions; those that are only shared come after them
-        self._above: Above | None = None
-        self._of_key = False
-        self._dimensions = self._scheduler(own)
+        scheduler = self._scheduler(own)
         tree: Tree | None = None
         if scope == "process":
             from aiorate._tree.threads import ThreadTree
 
             tree = ThreadTree(clock)
-        self._node = Node(self._dimensions, duration_to_ns(catch_up, "Budget(catch_up)"), False, clock, name, tree)
-        self._node.notices.on_event = on_event
+        self._node = Node(scheduler, duration_to_ns(catch_up, "Budget(catch_up)"), False, clock, name, tree)
+        self._node.on_event = on_event
         self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._node)
-        self._refusals = BudgetRefusals(self._names, self._dimensions, None)
+        self._shares = BudgetShares(tuple(own), scheduler, self._node)
+        self._refusals = BudgetRefusals(self._shares)
         for place, limiter in limiters.items():
-            self._share(SharedLimiter(self._names, place, limiter))
+            self._share(LimiterShare(place, limiter._node), limiter)
         if shared is not None:
-            self._share(SharedBudget(self._names, shared))
+            self._share(shared._shares, shared)
+        self._of_key = False
         self._on_error: OnError = on_error
-        self._quotas = QuotaNames()
         self._clamped: tuple[str, ...] = ()  # dimensions for which a lowered estimate was reported
+        self._misnamed: tuple[str, ...] = ()  # dimensions that were logged because a quota has nearly their name, and is not heeded
         if on_wait is not None:
             self.watch(on_wait)
 
     def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
-        """Make the scheduler of the dimensions, which a subclass may keep elsewhere. Its permits are `Amounts`, in the same order."""
+        """Make the scheduler of the dimensions, which a subclass may keep elsewhere. It takes `Amounts`, in the same order."""
         return Dimensions(tuple(strategy_of(f"Budget({place})", limit) for place, limit in limits.items()))
 
     @staticmethod
-    def _check_shared(what: str, shared: object, present: Mapping[str, object], process: bool) -> None:
+    def _check_shared(what: str, shared: object, limiter: str | None, process: bool) -> None:
         if not isinstance(shared, Budget):
             raise not_a_budget(what, shared)
-        for place, limit in present.items():
-            raise shared_twice(what, place, limit)
+        if limiter is not None:
+            raise ValueError(f"{what}: the dimension {limiter!r} is a shared Limiter. Make it a dimension of the shared budget instead.")
         shared._check_as_shared(what)
-        check_same_scope(what, process, shared)
+        check_same_scope(what, "budget", process, shared._node.tree.threads)
 
-    def _share(self, above: Above) -> None:
-        self._node.tree.run(changes.share, self._node, above.limit._node, above.permits_of)
-        self._node.waited_above = partial(_note_dimension, self._dimensions, above)
-        self._above, self._names = above, above.names
-        self._refusals = BudgetRefusals(self._names, self._dimensions, above)
+    def _share(self, shares: LimiterShare | BudgetShares, limit: Limiter | Budget) -> None:
+        self._shares.share(shares)
+        self._node.keeps = limit
 
     # Asking.
 
@@ -185,88 +161,43 @@ class Budget:
         wanted = self._amounts("reserve", amounts)
         granted = self._lowered(wanted)
         if granted != wanted:
-            for place, amount, lowered in zip(self._names, wanted, granted, strict=True):
+            for place, amount, lowered in zip(self._shares.names, wanted, granted, strict=True):
                 if lowered < amount and place not in self._clamped:
                     self._clamped += (place,)
-                    told = Event("clamped", self._node.notices.name, key=place, permits=lowered)
-                    self._node.tree.post(partial(self._node.notices.tell, told, self._node.tree))
+                    told = Event("clamped", self._node.name, key=place, permits=lowered)
+                    self._node.tree.post(partial(self._node.tell, told))
         return Lease(self, Amounts(granted), limit, self._on_error if on_error is None else on_error)
 
-    async def _enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, Taken, str | None]:
-        """Wait for the amounts: the seconds waited, what was taken, and the dimension that was waited for. For `Lease`.
-
-        What was taken is held from then on: `_end_lease` must follow. ``decide`` replaces `Tree.request`.
-        """
+    async def _enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[int, Taken]:
+        """Wait for the amounts: the ns waited, and what was taken. ``decide`` replaces `Tree.request`. For `Lease`."""
         node = self._node
-        node.tree.run(self._forget_dimension)
-        try:
-            ticket, _, asked, taken = node.tree.ask(node, amounts, limit, self._max_waiting, self._refusals, None, False, decide)
-            waited = 0
-            if ticket is not None:
-                waited, _, taken = await node.tree.wait(node, ticket, amounts, asked, limit, self._max_waiting, self._refusals)
-        except Exception as error:
-            self._explain(error, amounts)
-            raise
-        node.tree.run(hold, taken)
-        return ns_to_seconds(waited), taken, self._refusals.dimension(amounts) if waited else None
+        ticket, _, asked, taken = node.tree.ask(node, amounts, limit, self._max_waiting, self._refusals, None, False, decide)
+        if ticket is None:
+            return 0, taken
+        waited, _, taken = await node.tree.wait(node, ticket, amounts, asked, limit, self._max_waiting, self._refusals)
+        return waited, taken
 
-    def _enter_blocking(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, Taken, str | None]:
-        """As `_enter`, in a thread without an event loop, which it blocks. Interrupted, the reservation is undone. For `Lease`."""
+    def _enter_blocking(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[int, Taken]:
+        """As `_enter`, in a thread without an event loop, which it blocks. For `Lease`."""
         from aiorate._tree.threads import wait_blocking
 
-        node, taken = self._node, None
-        node.tree.run(self._forget_dimension)
-        try:
-            waited, taken = wait_blocking(node, node.tree, amounts, limit, self._max_waiting, self._refusals, decide)
-            node.tree.run(hold, taken)
-        except BaseException as error:
-            if taken is not None:
-                node.tree.post(partial(undo, taken, False))
-            self._explain(error, amounts)
-            raise
-        return ns_to_seconds(waited), taken, self._refusals.dimension(amounts) if waited else None
+        return wait_blocking(self._node, self._node.tree, amounts, limit, self._max_waiting, self._refusals, decide)
 
     def _forget_dimension(self) -> None:
         if not self._node.queue.line:
-            self._dimensions.waited_for = None
+            self._shares.dimensions.waited_for = None
 
     def _explain(self, error: BaseException, amounts: Amounts) -> None:
         """Raise a better error, where that is of a shared limit: it is closed, or allows less at once than when the lease was made."""
-        node = self._node
+        node, names = self._node, self._shares.names
         if isinstance(error, LimiterClosed) and not node.closed and node.shut:
             raise self._refusals.closed(node) from None
         if isinstance(error, ValueError):
-            for place, amount, least in zip(self._names, amounts.of, self._lowered(amounts.of), strict=True):
+            for place, amount, least in zip(names, amounts.of, self._lowered(amounts.of), strict=True):
                 if least < amount:
                     raise ValueError(
                         f"reserve({place}={amount}) can no longer be granted: {least} is the most at once now. Reserve again."
                     ) from None
-
-    def _check_used(self, used: dict[str, int]) -> None:
-        """Raise TypeError or ValueError for amounts that cannot have been used. For `Lease`."""
-        for place, amount in used.items():
-            self._check_name("settle", place)
-            check_count(f"settle({place})", amount)
-
-    def _settle_lease(self, amounts: Amounts, taken: Taken, used: dict[str, int]) -> None:
-        """Correct the amounts that a lease took. For `Lease`."""
-        self._correct({place: amount - amounts.of[self._names.index(place)] for place, amount in used.items()}, taken)
-
-    def _correct(self, more: dict[str, int], taken: Taken) -> None:
-        """Charge how much ``more`` was used than was taken; below 0 it comes back. For budgets that share this one."""
-        node = self._node
-        now = node.look_now()
-        instant, above = (taken[0][2], taken[1:]) if taken and taken[0][0] is node else (now, taken)
-        for number, place in enumerate(self._names[: self._own]):
-            if place in more:
-                self._dimensions.correct(number, more[place], now, instant)
-        if self._above is not None:
-            self._above.correct(more, above)
-        node.changed()
-
-    def _end_lease(self, taken: Taken) -> None:
-        """A lease has ended: what was taken cannot come back any more. Never waits. For `Lease`."""
-        self._node.tree.post(partial(kept, taken))
 
     # Changing, for those in line too.
 
@@ -299,21 +230,31 @@ class Budget:
         news = changes.pause_longer(node, ns, extra)
         names = {quota.name for quota in feedback.quotas}
         for quota in told:
-            place = self._quotas.find(quota, names, self._names, node.notices.name)
+            place = self._dimension_of(quota, names)
             if place is not None:
-                self._cap(place, quota)
+                self._shares.cap(place, quota)
         node.changed()
         changes.tell_of_pause(node, news, feedback)
 
-    def _cap(self, place: str, quota: Left) -> None:
-        """Heed a server's quota of a dimension: of that here, or of the shared one if only that has it. For budgets that share this."""
-        number, node = self._names.index(place), self._node
-        if number < self._own:
-            now = node.look_now()
-            self._dimensions.cap(number, quota.name, quota.left, quota.size, quota.ns, now, now + node.timeline.held_for, quota.error)
-            node.changed()
-        elif self._above is not None:
-            self._above.cap(place, quota)
+    def _dimension_of(self, quota: Left, told: set[str]) -> str | None:
+        """The dimension that has the quota's name or unit; None: it is not heeded. ``told`` has the names of all quotas of the response.
+
+        Logs once for each dimension that a quota has nearly its name.
+        """
+        names = self._shares.names
+        # One dimension of tokens is not lowered by those that go in or out alone, where the server tells of all tokens too.
+        place = quota.name if quota.name in names or quota.unit in told else quota.unit
+        if place in names:
+            return place
+        name = quota.name
+        near = next((each for each in names if each not in told and name and (each in name or name in each)), None)
+        if near is not None and near not in self._misnamed:
+            self._misnamed += (near,)
+            _logger.warning(
+                "%s: the server reports a quota %r, but no dimension has that name. If dimension %r is that quota, name it %r.",
+                *(f"budget {self.name!r}" if self.name else "budget", name, near, name),
+            )
+        return None
 
     async def aclose(self) -> None:
         """Close the budget. Callers in the queue get `LimiterClosed`. What it shares stays open, and leases can still be settled."""
@@ -326,12 +267,12 @@ class Budget:
     @property
     def name(self) -> str | None:
         """The name that it was given."""
-        return self._node.notices.name
+        return self._node.name
 
     @property
     def dimensions(self) -> tuple[str, ...]:
         """The names of the dimensions. Those that are only shared come last."""
-        return self._names
+        return self._shares.names
 
     @property
     def waiting(self) -> int:
@@ -342,18 +283,7 @@ class Budget:
     def available(self, dimension: str) -> int:
         """Return how much of a dimension is available now. 0 while somebody waits, while paused, and once closed."""
         self._check_name("available", dimension)
-        return self._node.tree.run(self._available_here, dimension)
-
-    def _available_here(self, dimension: str) -> int:
-        """As `available`, inside the critical section. For budgets that share this one."""
-        node = self._node
-        now = node.look_now()
-        if node.queue.line or node.closed or node.timeline.held_at is not None:
-            return 0
-        number = self._names.index(dimension)
-        own = self._dimensions.available_of(number, now) if number < self._own else None
-        shared = None if self._above is None else self._above.available(dimension)
-        return min(amount for amount in (own, shared) if amount is not None)
+        return self._node.tree.run(self._shares.available, dimension)
 
     def delay(self, **amounts: int) -> float:
         """Return how many seconds a reservation of these amounts would have to wait now; infinite if the budget is closed."""
@@ -379,19 +309,19 @@ class Budget:
         for place, amount in amounts.items():
             self._check_name(call, place)
             check_count(f"{call}({place})", amount)
-        if self._above is None:
-            return tuple([amounts.get(place, 1) for place in self._names])
-        default = self._above.default
-        return tuple([amounts.get(place, 1 if number < self._own else default) for number, place in enumerate(self._names)])
+        shares = self._shares
+        default = 1 if shares.shared is None else shares.shared.default
+        return tuple([amounts.get(place, 1 if number < shares.own else default) for number, place in enumerate(shares.names)])
 
     def _lowered(self, amounts: tuple[int, ...]) -> tuple[int, ...]:
         """The amounts, none above the most that can be granted at once, here and in what is shared."""
-        most = self._dimensions.most if self._above is None else self._most.values()
+        shares = self._shares
+        most = shares.dimensions.most if shares.shared is None else shares.most.values()
         return tuple([amount if least is None else min(amount, least) for amount, least in zip(amounts, most, strict=True)])
 
     def _check_name(self, call: str, place: str) -> None:
-        if place not in self._names:
-            raise TypeError(f"{call}(): unknown dimension {place!r}; the dimensions are {', '.join(self._names)}.")
+        if place not in self._shares.names:
+            raise TypeError(f"{call}(): unknown dimension {place!r}; the dimensions are {', '.join(self._shares.names)}.")
 
     def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
         """Call a function after each wait, with a `Waited` whose ``permits`` are the amounts by dimension; see `Limiter.watch`.
@@ -410,52 +340,35 @@ class Budget:
         """As `Limiter.totals`, with the amounts reserved and kept of each dimension, before they are settled."""
         from aiorate._tree.totals import totals_of
 
-        return totals_of(self._node, self._names)
-
-    @property
-    def _most(self) -> dict[str, int | None]:
-        """The largest amount of each dimension that can be granted at once, here and in what is shared; None: any."""
-        most = dict(zip(self._names, self._dimensions.most, strict=False))
-        if self._above is not None:
-            for place, shared in self._above.most.items():
-                own = most.get(place)
-                most[place] = shared if own is None else own if shared is None else min(own, shared)
-        return most
-
-    def _part(self, amounts: Amounts, places: tuple[int, ...]) -> Amounts:
-        """What a reservation of a budget that shares this one takes here: its amounts at these places."""
-        if not self._node.is_waited_for:
-            self._dimensions.waited_for = None
-        return amounts.part(places)
+        return totals_of(self._node, self._shares.names)
 
     def _check_as_shared(self, what: str) -> None:
         """Raise ValueError, which names it ``what``, if other budgets cannot share it."""
         if self._max_waiting is not None:
-            raise cannot_be_full(what, self._max_waiting.most)
+            raise ValueError(
+                f"{what}: a shared budget cannot have max_waiting={self._max_waiting.most}; at most one reservation of each line waits in"
+                " it. Leave it out, and give max_waiting to the budgets that share it."
+            )
 
     def _belong(self, shared: Budget | None) -> None:
         """From now on it is the budget of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""
         if self._of_key:
             raise ValueError("the budget belongs to another key already: make one for each key.")
         if shared is not None:
-            present = {} if self._above is None else {self._names[-1]: self._above.limit}
-            self._check_shared("KeyedBudget(shared)", shared, present, self._node.tree.threads)
-            self._share(SharedBudget(self._names, shared))
+            present = self._shares.shared
+            limiter = present.names[0] if isinstance(present, LimiterShare) else None
+            self._check_shared("KeyedBudget(shared)", shared, limiter, self._node.tree.threads)
+            if present is not None:
+                raise ValueError(f"KeyedBudget(shared): the budget shares {self._node.keeps!r} already. Let that one share this one.")
+            self._share(shared._shares, shared)
         self._of_key = True
 
-    def _which_closed(self) -> str:
-        """Which budget or Limiter is closed, of this one and those that it shares, and what to do, as a sentence."""
-        if self._node.closed or self._above is None:
-            name = self._node.notices.name
-            named = repr(name) if name else f"of {' and '.join(self._names)}"
-            return f"the shared budget {named} is closed. Create a new one, and the budgets that share it."
-        return self._above.closed()
-
     def __repr__(self) -> str:
-        name = f" {self._node.notices.name!r}" if self._node.notices.name else ""
-        limits: dict[str, object] = dict(zip(self._names, self._dimensions.parts, strict=False))
-        if self._above is not None:
-            limits[self._names[-1] if isinstance(self._above.limit, Limiter) else "shared"] = self._above.limit
+        name = f" {self._node.name!r}" if self._node.name else ""
+        shares = self._shares
+        limits: dict[str, object] = dict(zip(shares.names, shares.dimensions.members, strict=False))
+        if shares.shared is not None:
+            limits[shares.names[-1] if isinstance(shares.shared, LimiterShare) else "shared"] = self._node.keeps
         parts = ", ".join(f"{place}={limit!r}" for place, limit in limits.items())
         state = ", closed" if self._node.closed else ", paused" if self._node.timeline.paused else ""
         return f"<Budget{name} {parts}, {len(self._node.queue.line)} waiting{state}>"
@@ -464,7 +377,192 @@ class Budget:
         raise TypeError("a Budget cannot be copied or pickled: the copy would grant the same permits again. Share it.")
 
 
-def _note_dimension(dimensions: Dimensions, above: Above, permits: int) -> None:
-    """The request, or one before it in line, waited for what is shared."""
-    assert isinstance(permits, Amounts)
-    dimensions.waited_for = above.waited_for(permits)
+class Lease:
+    """What a call has reserved of a budget.
+
+    ::
+
+        async with budget.reserve(tokens=1800) as lease:
+            ...
+            lease.settle(tokens=412)
+
+    The first call of `settle` or `refund` counts, later ones do nothing. Without either, the estimate becomes final at the end of the
+    block.
+    """
+
+    __slots__ = ("_amounts", "_budget", "_entered", "_limit", "_on_error", "_state", "_taken", "limited_by", "waited")
+
+    def __init__(self, budget: Budget, amounts: Amounts, limit: int | None, on_error: OnError) -> None:
+        self._budget = budget
+        self._amounts = amounts
+        self._limit = limit
+        self._on_error = on_error
+        self._entered: bool | None = None  # None: nobody tried
+        self._taken: Taken | None = None  # while it is held
+        self._state: Literal["", "settled", "over"] = ""
+        self.waited: float = 0.0
+        """Seconds waited."""
+        self.limited_by: str | None = None
+        """The dimension that the call waited for, itself or behind others in line; None: none, or only for a pause to end."""
+
+    @property
+    def amounts(self) -> dict[str, int]:
+        """How much of each dimension is reserved."""
+        return dict(zip(self._budget.dimensions, self._amounts.of, strict=True))
+
+    async def __aenter__(self) -> Lease:
+        """Wait until every dimension has its amount."""
+        budget, taken = self._begin(), None
+        try:
+            waited, taken = await budget._enter(self._amounts, self._limit)
+            self._has(waited, taken)
+        except BaseException as error:
+            self._failed(error, taken)
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Make the estimate final, or give it back if the block raised and ``on_error`` is ``"refund"``."""
+        self._leave(error)
+
+    def __enter__(self) -> Lease:
+        """Wait in synchronous code, for a budget with ``scope="process"``."""
+        if self._budget._node.tree.threads is False:
+            raise RuntimeError(
+                "`with` blocks its thread, and this budget is for one event loop: write `async with budget.reserve(...)`, or create the"
+                " budget with scope='process'."
+            )
+        budget, taken = self._begin(), None
+        try:
+            waited, taken = budget._enter_blocking(self._amounts, self._limit)
+            self._has(waited, taken)
+        except BaseException as error:  # also one of a signal handler
+            self._failed(error, taken)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """The same as at the end of ``async with``."""
+        self._leave(error)
+
+    def _begin(self) -> Budget:
+        if self._entered:
+            raise RuntimeError("a lease can be entered only once. Call reserve() again for each call.")
+        self._entered = True
+        self._budget._node.tree.run(self._budget._forget_dimension)
+        return self._budget
+
+    def _has(self, waited: int, taken: Taken) -> None:
+        """What was taken is held from now on."""
+        self._budget._node.tree.run(hold, taken)
+        self.limited_by = self._budget._refusals.dimension(self._amounts) if waited else None
+        self.waited, self._taken = ns_to_seconds(waited), taken
+
+    def _failed(self, error: BaseException, taken: Taken | None) -> None:
+        """Nothing was spent, and it may be tried again."""
+        self._entered = False
+        if taken is not None:
+            self._taken = None
+            self._budget._node.tree.post(partial(undo, taken, False))
+        self._budget._explain(error, self._amounts)
+
+    def _leave(self, error: BaseException | None) -> None:
+        refunded = error is not None and self._on_error == "refund" and not self._state
+        tree = self._budget._node.tree  # a finalizer may leave, and must not wait
+        if refunded:
+            tree.post(partial(self._settle, dict.fromkeys(self._budget.dimensions, 0)))
+            if tree.threads:
+                self._state = self._state or "over"
+        self._end("over")
+
+    def settle(self, **used: int) -> None:
+        """Say what was really used. Less is given back, and more is charged. Dimensions you leave out stay as reserved.
+
+        Call it inside the block. A bucket takes back as much as it has room for.
+
+        Raises:
+            RuntimeError: The block has not begun, or has ended.
+        """
+        if self._state == "settled":
+            return
+        if self._taken is None or self._state:
+            raise RuntimeError(f"settle(): {_OVER if self._state else _NOT_ENTERED}")
+        for place, amount in used.items():
+            self._budget._check_name("settle", place)
+            check_count(f"settle({place})", amount)
+        self._budget._node.tree.change(partial(self._settle, used))
+
+    def refund(self) -> None:
+        """Give everything back, because the call was not made."""
+        self.settle(**dict.fromkeys(self._budget.dimensions, 0))
+
+    def _settle(self, used: dict[str, int]) -> None:
+        taken, self._taken = self._taken, None  # first: interrupted in the middle, the correction must not be made twice
+        if taken is not None:  # else another thread has settled it
+            self._state = "settled"
+            try:
+                reserved = self.amounts
+                self._budget._shares.correct({place: amount - reserved[place] for place, amount in used.items()}, taken)
+            finally:
+                self._budget._node.tree.post(partial(kept, taken))
+
+    def _end(self, state: Literal["settled", "over"]) -> None:
+        taken, self._taken = self._taken, None
+        if taken is not None:
+            self._state = state
+            self._budget._node.tree.post(partial(kept, taken))
+
+    def __del__(self) -> None:
+        try:  # not suppress(), which may be gone as the interpreter ends
+            if self._entered is None:
+                _logger.warning("%r was never entered: write `async with budget.reserve(...) as lease:` around the call.", self)
+            self._end("over")  # entered by hand and never left
+        except (AttributeError, ImportError):
+            return  # a signal handler interrupted its making, or the interpreter ends
+
+    def __repr__(self) -> str:
+        state = self._state or ("reserved" if self._taken is not None else "waiting" if self._entered else "not entered")
+        return f"<Lease {', '.join(f'{place}={amount}' for place, amount in self.amounts.items())}, {state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Lease cannot be copied or pickled: the copy would give the same permits back again. Share it.")
+
+
+_NOT_ENTERED = "nothing is reserved yet. Enter the lease with `async with` first."
+_OVER = "the block has ended, and its estimate stands. Call settle() or refund() inside it, or use reserve(on_error='refund')."
+
+
+def check_names(of: str, dimensions: Iterable[str]) -> None:
+    """Raise TypeError, which names the class ``of``, for options of other calls, which would be limits that nobody asked for."""
+    for name in dimensions:
+        if name in ("burst", "catch_up", "max_concurrency", "max_wait", "on_error", "precise"):
+            raise TypeError(f"{of}({name}): this is an option of other calls, and cannot be the name of a dimension. Choose another name.")
+
+
+def check_dimensions(dimensions: dict[str, Limiter | Limits]) -> None:
+    """Raise TypeError or ValueError for dimensions that a budget cannot have."""
+    if not dimensions:
+        raise TypeError("Budget() needs at least one dimension, such as Budget(requests='500/min', tokens='200_000/min').")
+    check_names("Budget", dimensions)
+    limiters = {place: limit for place, limit in dimensions.items() if isinstance(limit, Limiter)}
+    if len(limiters) > 1:
+        raise ValueError(
+            f"Budget(): only one dimension may be a shared Limiter; {' and '.join(limiters)} are."
+            " Give the others as rates or strategies, or share one Budget among all callers."
+        )
+    for place, limiter in limiters.items():
+        limiter._check_as_shared(f"Budget({place})", "the Budget")
+    if len(limiters) == len(dimensions):
+        raise ValueError("Budget(): with a shared Limiter as its only dimension, a budget adds nothing. Use the Limiter itself.")
+
+
+def check_on_error(what: str, on_error: object) -> None:
+    """Raise ValueError for anything but the two words."""
+    if on_error not in ("keep", "refund"):
+        raise ValueError(f"{called(what, on_error)} must be 'keep' or 'refund'.")
+
+
+def not_a_budget(what: str, shared: object) -> TypeError:
+    """The error for what is given as the argument ``what``, a budget that is shared."""
+    refuse_keyed(what, shared)
+    return TypeError(f"{what} must be a Budget, not {kind_of(shared)}. A shared Limiter is a dimension: Budget(tokens=limiter, ...).")

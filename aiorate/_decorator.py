@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
     from types import TracebackType
 
-    from aiorate._limiter import Limiter
+    from aiorate._tree.node import Node
 
 __all__ = ["Weighted", "limited"]
 
 F = TypeVar("F", bound="Callable[..., Any]")
+
+
+class Entered(Protocol):
+    """What a block enters and leaves: an `aiorate.Limiter`."""
+
+    @property
+    def _node(self) -> Node: ...
+    async def _enter(self, permits: int) -> float: ...
+    def _enter_blocking(self, permits: int) -> float: ...
+    def _leave(self) -> None: ...
 
 
 def limited(weighted: Weighted, function: F) -> F:
@@ -94,7 +104,7 @@ class Weighted:
 
     __slots__ = ("_limiter", "_permits", "leave")
 
-    def __init__(self, limiter: Limiter, permits: int) -> None:
+    def __init__(self, limiter: Entered, permits: int) -> None:
         self._limiter = limiter
         self._permits = permits
         self.leave: Callable[[], None] = limiter._leave

@@ -13,7 +13,7 @@ from aiorate._tree.refusals import ACQUIRE
 
 if TYPE_CHECKING:
     from aiorate._loops.clock import Clock
-    from aiorate._tree.max_waiting import MaxWaiting
+    from aiorate._tree.refusals import MaxWaiting
 
 __all__ = ["Inside"]
 
@@ -70,7 +70,7 @@ class Inside:
         return self.node.tree.run(self._take_place)
 
     def _take_place(self) -> bool:
-        return self.node.queue.first() is None and self._places.take(1, 0) == 0
+        return self.node.first() is None and self._places.take(1, 0) == 0
 
     def hold(self) -> None:
         """Note which task or thread holds the only place; one of several may be left by another."""

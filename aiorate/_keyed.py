@@ -5,7 +5,6 @@ Knows nothing of how a rate is computed, of event loops, or of HTTP.
 
 from __future__ import annotations
 
-from types import CoroutineType
 from typing import TYPE_CHECKING, TypeVar
 
 from aiorate._errors import LimiterClosed, kind_of
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
 
     from aiorate._events import Event
     from aiorate._feedback import Feedback
+    from aiorate._options import Limits
     from aiorate._rate import Duration
-    from aiorate._several import Limits
-    from aiorate._spec import RateSpec
     from aiorate._waited import Waited
     from aiorate.adaptive import AdaptiveRate
 
@@ -82,20 +80,19 @@ class KeyedLimiter(Keyed[K, Limiter]):
         on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = "loop",
     ) -> None:
-        if not callable(factory) or isinstance(factory, (Limiter, Scheduler, Rate)) or _is_of_aiorate(factory):
+        of_aiorate = isinstance(factory, type) and factory.__module__.startswith("aiorate.")  # such as Limiter, for a rate
+        if not callable(factory) or isinstance(factory, (Limiter, Scheduler, Rate)) or of_aiorate:
             raise TypeError(
                 f"KeyedLimiter(factory) must be a function of the key, such as lambda key: '10/s', not {kind_of(factory)}:"
                 " each key needs a separate limit."
             )
         refuse_keyed("KeyedLimiter(shared)", shared)
         check_scope("KeyedLimiter", scope)
-        if shared is None or _is_function(shared):
-            limit = None
-        else:
+        super().__init__(factory, shared if _is_function(shared) else None, max_keys, idle, name, on_event, on_wait, scope)
+        if shared is not None and self._shared_of is None:
             limit = shared if isinstance(shared, Limiter) else _make_shared(shared, on_event, scope)
-            self._check_limiter("KeyedLimiter(shared)", limit, scope == "process")
-        super().__init__(factory, limit, shared if _is_function(shared) else None, max_keys, idle, name, on_event, on_wait, scope)
-        self._owns_shared = limit is not None and limit is not shared  # whether the shared limit was made here
+            self._shared = self._check_shared("KeyedLimiter(shared)", limit)
+        self._owns_shared = self._shared is not shared  # whether the shared limit was made here
         self._weight = None if weight is None else _check_weight(weight, shared)
 
     def _make(self, key: K) -> Limiter:
@@ -106,9 +103,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         return limiter
 
     def _ask_weight(self, function: Callable[[K], int], key: K) -> int:
-        weight: object = self._call("weight=", function, key)
-        if isinstance(weight, CoroutineType):
-            weight.close()  # or Python would also warn that it was never awaited
+        weight = self._call("weight=", function, key)
         what = f"KeyedLimiter(weight) for {_shown(key)}: the function must return a whole number of at least 1"
         if isinstance(weight, bool) or not isinstance(weight, int):
             raise TypeError(f"{what}, such as 1 or 100, not {_shown(weight)}.")
@@ -117,16 +112,23 @@ class KeyedLimiter(Keyed[K, Limiter]):
         return int(weight)
 
     def _member(self, key: K, made: object) -> Limiter:
-        if isinstance(made, Limiter):
-            check_same_scope("its scope", "KeyedLimiter", self._process, made._node.tree.threads)
-            return made
-        adapted = _adapted(made)
-        if adapted is not None:
-            check_same_scope("its scope", "KeyedLimiter", self._process, adapted._node.tree.threads)
-            if self._idle is None:
-                self._idle = _REMEMBERED
-            return adapted
+        limiter = made if isinstance(made, Limiter) else self._adapted(made)
+        if limiter is not None:
+            check_same_scope("its scope", "KeyedLimiter", self._process, limiter._node.tree.threads)
+            return limiter
         return Limiter(made, name=key if isinstance(key, str) else None, on_event=self._on_event, scope=self.scope)  # type: ignore[arg-type]  # it checks
+
+    def _adapted(self, made: object) -> Limiter | None:
+        """The limiter of an AdaptiveRate. The module is imported only for what can be neither a rate nor a strategy."""
+        if isinstance(made, (Scheduler, Rate, str, int, float, list, tuple)):
+            return None
+        from aiorate.adaptive import AdaptiveRate
+
+        if not isinstance(made, AdaptiveRate):
+            return None
+        if self._idle is None:
+            self._idle = _REMEMBERED
+        return made.limiter
 
     def _check_shared(self, what: str, shared: object) -> Limiter:
         if not isinstance(shared, Limiter):
@@ -135,21 +137,15 @@ class KeyedLimiter(Keyed[K, Limiter]):
                 f"{what}: the function must return a Limiter that several keys share, such as teams[user.team], or None,"
                 f" not {kind_of(shared)}. A rate would be another limit for each key."
             )
-        self._check_limiter(what, shared, self._process)
-        return shared
-
-    def _check_limiter(self, what: str, shared: Limiter, process: bool) -> None:
-        check_same_scope(what, "KeyedLimiter", process, shared._node.tree.threads)
+        check_same_scope(what, "KeyedLimiter", self._process, shared._node.tree.threads)
         shared._check_as_shared(what, "the limiters that the factory makes")
+        return shared
 
     def _join(self, member: Limiter, shared: Limiter | None) -> None:
         member._node.tree.run(changes.share, member._node, None if shared is None else shared._node)
         member._node.keeps = shared
         if member._places is not None:
             member._places.tree = member._node.tree
-
-    def _closed_member(self) -> Limiter:
-        return _Closed(self.scope)
 
     # Asking.
 
@@ -159,7 +155,12 @@ class KeyedLimiter(Keyed[K, Limiter]):
         Raises:
             TypeError: The key is not hashable.
         """
-        return await self[key].acquire(permits, max_wait=max_wait)
+        try:
+            limiter = self[key]
+        except LimiterClosed:
+            await Limiter(1).acquire()  # called again and again, this lets the loop turn too
+            raise
+        return await limiter.acquire(permits, max_wait=max_wait)
 
     def acquire_blocking(self, key: K, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         """Wait in synchronous code, for a KeyedLimiter with ``scope="process"``; see `Limiter.acquire_blocking`."""
@@ -176,7 +177,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
 
         If nothing is left of a quota named ``global``, such as Discord's over all routes, the shared limit is paused too.
         """
-        if feedback is None or self._closed is not None:
+        if feedback is None or self._closed:
             return
         from aiorate._feedback import Feedback, check_feedback
 
@@ -200,15 +201,6 @@ class KeyedLimiter(Keyed[K, Limiter]):
         await super().aclose()
         if self._owns_shared and self._shared is not None:
             await self._shared.aclose()
-
-
-def _adapted(made: object) -> Limiter | None:
-    """The limiter of an AdaptiveRate. The module is imported only for what can be neither a rate nor a strategy."""
-    if isinstance(made, (Scheduler, Rate, str, int, float, list, tuple)):
-        return None
-    from aiorate.adaptive import AdaptiveRate
-
-    return made.limiter if isinstance(made, AdaptiveRate) else None
 
 
 def _shown(value: object) -> str:
@@ -238,48 +230,6 @@ def _make_shared(limit: object, on_event: Callable[[Event], object] | None, scop
         raise TypeError(f"KeyedLimiter(shared): {error}") from error
 
 
-def _is_of_aiorate(factory: object) -> bool:
-    """Whether it is a class such as Limiter, which would take the key for a rate."""
-    return isinstance(factory, type) and factory.__module__.startswith("aiorate.")
-
-
 def _is_function(shared: object) -> TypeGuard[Callable[..., object]]:
     """Whether ``shared`` is to be called with each key. A limiter can be called too, as a decorator, and a class is a mistake."""
     return callable(shared) and not isinstance(shared, (Limiter, Scheduler, type))
-
-
-class _Closed(Limiter):
-    """The limiter of all keys that a closed KeyedLimiter lacks. Awaited again and again, it lets other tasks run, as any limiter does."""
-
-    __slots__ = ()
-
-    def __init__(self, scope: Literal["loop", "process"]) -> None:
-        super().__init__(1)
-        if scope == "process":
-            from aiorate._tree.threads import ThreadTree
-
-            self._node.tree = ThreadTree()
-        self._node.closed = True
-
-    async def acquire(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
-        try:
-            return await super().acquire(permits, max_wait=max_wait)
-        except LimiterClosed:
-            raise _closed_error() from None
-
-    def try_acquire(self, permits: int = 1) -> bool:
-        raise _closed_error()
-
-    def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
-        raise _closed_error()
-
-    def _enter_blocking(self, permits: int) -> float:
-        raise _closed_error()
-
-    def apply(self, spec: RateSpec | str) -> None:
-        """Raises `LimiterClosed`: it cannot be opened again."""
-        raise _closed_error()
-
-
-def _closed_error() -> LimiterClosed:
-    return LimiterClosed("the KeyedLimiter is closed, and adds no keys. Create a new one.")

@@ -16,7 +16,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 from weakref import WeakSet, ref
 
-from aiorate._errors import check_count, kind_of
+from aiorate._errors import LimiterClosed, check_count, kind_of
 from aiorate._events import Event, emit
 from aiorate._options import check_on_wait, check_options
 from aiorate._rate import duration_to_ns
@@ -75,24 +75,8 @@ class Keyed(Generic[K, V]):
     """Finds, makes, keeps and evicts the members. A subclass says what a member is."""
 
     __slots__ = (
-        "__weakref__",
-        "_changed",
-        "_closed",
-        "_factory",
-        "_idle",
-        "_kept",
-        "_lock",
-        "_look_at",
-        "_making",
-        "_max_keys",
-        "_name",
-        "_on_event",
-        "_process",
-        "_shared",
-        "_shared_of",
-        "_to_look",
-        "_uses",
-        "_watch",
+        *("__weakref__", "_changed", "_closed", "_factory", "_idle", "_kept", "_lock", "_look_at", "_making", "_max_keys", "_name"),
+        *("_on_event", "_process", "_shared", "_shared_of", "_to_look", "_uses", "_watch"),
     )
 
     _NAME: ClassVar[str]
@@ -103,7 +87,6 @@ class Keyed(Generic[K, V]):
     def __init__(
         self,
         factory: Callable[[K], object],
-        shared: V | None,
         shared_of: Callable[[K], object] | None,
         max_keys: int,
         idle: Duration | None,
@@ -119,7 +102,7 @@ class Keyed(Generic[K, V]):
         self._on_event = on_event
         self._factory = factory
         self._max_keys = max_keys
-        self._shared = shared
+        self._shared: V | None = None
         self._shared_of = shared_of  # or a function that names the shared one of each key
         self._making: dict[K, int] = {}  # keys whose functions are running, and in which thread
         self._kept: dict[K, V] = {}
@@ -127,7 +110,7 @@ class Keyed(Generic[K, V]):
         self._uses = 0  # of all keys
         self._look_at = _PAUSE  # uses
         self._changed = False  # whether keys came or went since the round began
-        self._closed: V | None = None  # once closed: the member of all further keys
+        self._closed = False
         self._process = scope == "process"
         self._lock: AbstractContextManager[object] = RLock() if self._process else nullcontext()
         """Held while kept keys change; never taken in a decision."""
@@ -149,10 +132,6 @@ class Keyed(Generic[K, V]):
 
     def _join(self, member: V, shared: V | None) -> None:
         """Have the new member pass the ``shared`` one too, if there is one. Raises ValueError if it cannot be that of a key."""
-        raise NotImplementedError
-
-    def _closed_member(self) -> V:
-        """The member of all keys that are not kept when this is closed: it grants nothing."""
         raise NotImplementedError
 
     # Looking.
@@ -284,7 +263,7 @@ class Keyed(Generic[K, V]):
     async def aclose(self) -> None:
         """Close what is kept for every key. A shared limit that you made yourself stays open."""
         with self._lock:
-            self._closed = self._closed_member()
+            self._closed = True
         for member in self._members():
             await member.aclose()
 
@@ -296,9 +275,10 @@ class Keyed(Generic[K, V]):
         with _made if self._process else nullcontext():
             while (maker := self._making.get(key, me)) != me:
                 self._wait_for(key, maker, me)
-            member = self._kept.get(key) or self._closed
+            member = self._kept.get(key)
             if member is not None:
                 return member
+            self._check_open()
             self._check_key(key)
             if key in self._making:
                 raise self._circle(key)
@@ -330,6 +310,10 @@ class Keyed(Generic[K, V]):
         finally:
             _wanted.pop(me, None)
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LimiterClosed(f"the {self._NAME} is closed, and adds no keys. Create a new one.")
+
     def _check_key(self, key: K) -> None:
         """Raise TypeError for keys of which no two are equal."""
         if isinstance(key, (str, tuple, int)):
@@ -349,18 +333,17 @@ class Keyed(Generic[K, V]):
         )
 
     def _make(self, key: K) -> V:
-        shared = self._shared if self._shared_of is None else self._ask_shared(self._shared_of, key)
+        shared = self._shared
+        if self._shared_of is not None:
+            given = self._call("shared=", self._shared_of, key)
+            shared = None if given is None else self._check_shared(f"{self._NAME}(shared) for {key!r}", given)
         made = self._call("the factory", self._factory, key)
         try:
             member = self._member(key, made)
             if member is shared:
                 raise ValueError("it is the limit that is shared: make one for each key.")
-            if len(self._kept) == 1:
-                self._check_names(key, member)
             self._join(member, shared)
         except TypeError as error:
-            if isinstance(made, CoroutineType):
-                made.close()  # or Python would also warn that it was never awaited
             wrong = f": {error}" if isinstance(made, (list, tuple)) else "."
             raise TypeError(
                 f"{self._NAME}: the factory must return {self._WANTED}; for {key!r} it returned {kind_of(made)}{wrong}"
@@ -369,38 +352,23 @@ class Keyed(Generic[K, V]):
             raise ValueError(f"{self._NAME}: the factory returned {made!r} for {key!r}: {error}") from error
         return member
 
-    def _check_names(self, key: K, member: V) -> None:
-        """Say so in the log if the first two keys have one name in a store, and so one limit."""
-        first, other = next(iter(self._kept.items()), (None, None))
-        name = member._node.notices.name
-        if other is not None and member._node.watcher.state != "local" and other._node.notices.name == name:
-            _logger.warning(
-                "%s: the limits of %r and %r have one name in the store, %r, and are one limit. For a limit for each key, put the key into"
-                " the name: RedisLimiter(url, f'search:{key}', '10/s'). For one limit for all keys, write shared=.",
-                *(self._NAME, first, key, name),
-            )
-
-    def _ask_shared(self, function: Callable[[K], object], key: K) -> V | None:
-        shared = self._call("shared=", function, key)
-        if isinstance(shared, CoroutineType):
-            shared.close()
-            raise TypeError(f"{self._NAME}(shared) for {key!r}: the function must be a plain one. An async one returns a coroutine.")
-        return None if shared is None else self._check_shared(f"{self._NAME}(shared) for {key!r}", shared)
-
     def _call(self, what: str, function: Callable[[K], object], key: K) -> object:
         """Call a function of the user. A note on its error names the key."""
         try:
-            return function(key)
+            made = function(key)
         except Exception as error:
             error.add_note(f"{self._NAME}: {what} raised this for the key {key!r}.")
             raise
+        if isinstance(made, CoroutineType):
+            made.close()  # or Python would also warn that it was never awaited
+            raise TypeError(f"{self._NAME}: {what} for {key!r} must be a plain function. An async one returns a coroutine.")
+        return made
 
     def _keep(self, key: K, member: V) -> V:
-        """Make room for a new member, and keep it. Returns it, or the closed one if this was closed meanwhile."""
+        """Make room for a new member, and keep it, unless this was closed meanwhile."""
         self._look(_LOOKS, 1)
         with self._lock:
-            if self._closed is not None:
-                return self._closed
+            self._check_open()
             self._join_watch(key, member)
             self._kept[key] = member
             self._changed = True
@@ -431,6 +399,7 @@ class Keyed(Generic[K, V]):
                     continue
                 if uses - node.seen_at < _UNUSED:
                     continue
+                node.seen_at = uses  # if it owes something, it will for a while
             self._evict(key, node, idle)
 
     def _node_of(self, key: K) -> Node | None:
@@ -480,7 +449,7 @@ class Keyed(Generic[K, V]):
             self._watch.past += counted
         node.dismiss()
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
-            tell = partial(emit, Event("evicted", node.notices.name, key=key), self._on_event)
+            tell = partial(emit, Event("evicted", node.name, key=key), self._on_event)
             node.tree.after(tell)
         return True
 

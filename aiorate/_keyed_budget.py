@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from aiorate._budget import Budget
-from aiorate._budget_options import not_a_budget
-from aiorate._errors import LimiterClosed, kind_of
+from aiorate._budget import Budget, not_a_budget
+from aiorate._errors import kind_of
 from aiorate._keyed_base import Keyed, refuse_keyed
 from aiorate._limiter import Limiter
 from aiorate._options import check_same_scope, check_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-    from typing import Literal, NoReturn
+    from typing import Literal
 
+    from aiorate._budget import Lease, OnError
     from aiorate._events import Event
     from aiorate._feedback import Feedback
-    from aiorate._lease import Lease, OnError
     from aiorate._rate import Duration
     from aiorate._waited import Waited
 
@@ -71,14 +70,12 @@ class KeyedBudget(Keyed[K, Budget]):
             )
         refuse_keyed("KeyedBudget(shared)", shared)
         check_scope("KeyedBudget", scope)
-        if shared is None or isinstance(shared, Budget):
-            if shared is not None:
-                self._check_budget("KeyedBudget(shared)", shared, scope == "process")
-            super().__init__(factory, shared, None, max_keys, idle, name, on_event, on_wait, scope)
-        elif callable(shared) and not isinstance(shared, (type, Limiter)):  # which can be called, as a decorator
-            super().__init__(factory, None, shared, max_keys, idle, name, on_event, on_wait, scope)
-        else:
-            raise not_a_budget("KeyedBudget(shared)", shared)
+        by_key = shared if callable(shared) and not isinstance(shared, (type, Limiter)) else None  # a Limiter is called as a decorator
+        super().__init__(factory, by_key, max_keys, idle, name, on_event, on_wait, scope)
+        if shared is not None and by_key is None:
+            if not isinstance(shared, Budget):
+                raise not_a_budget("KeyedBudget(shared)", shared)
+            self._shared = self._check_shared("KeyedBudget(shared)", shared)
 
     def _member(self, key: K, made: object) -> Budget:
         if not isinstance(made, Budget):
@@ -93,20 +90,12 @@ class KeyedBudget(Keyed[K, Budget]):
                 f"{what}: the function must return a Budget that several keys share, such as teams[user.team], or None,"
                 f" not {kind_of(shared)}."
             )
-        if isinstance(shared, _Closed):
-            raise LimiterClosed(f"{what}: {_CLOSED}")
-        self._check_budget(what, shared, self._process)
-        return shared
-
-    def _check_budget(self, what: str, shared: Budget, process: bool) -> None:
-        check_same_scope(what, "KeyedBudget", process, shared._node.tree.threads)
+        check_same_scope(what, "KeyedBudget", self._process, shared._node.tree.threads)
         shared._check_as_shared(what)
+        return shared
 
     def _join(self, member: Budget, shared: Budget | None) -> None:
         member._belong(shared)
-
-    def _closed_member(self) -> Budget:
-        return _Closed()
 
     # Asking.
 
@@ -116,20 +105,5 @@ class KeyedBudget(Keyed[K, Budget]):
 
     def observe(self, key: K, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
         """Apply what a server's response said about a key; see `Budget.observe`. Only that key is paused."""
-        if feedback is not None and self._closed is None:
+        if feedback is not None and not self._closed:
             self[key].observe(feedback, jitter=jitter)
-
-
-class _Closed(Budget):
-    """The budget of all keys that a closed KeyedBudget lacks."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__(requests=1)
-
-    def reserve(self, *, max_wait: Duration | None = None, on_error: OnError | None = None, **amounts: int) -> NoReturn:
-        raise LimiterClosed(_CLOSED)
-
-
-_CLOSED = "the KeyedBudget is closed, and adds no keys. Create a new one."

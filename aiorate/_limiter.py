@@ -9,20 +9,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from aiorate._errors import LimiterClosed, LineFull, WaitTooLong, check_count
+from aiorate._errors import LimiterClosed, check_count
 from aiorate._loops.table import starved_here
-from aiorate._options import check_on_wait, check_options, check_scope
+from aiorate._options import check_on_wait, check_options, check_scope, strategy_of
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
-from aiorate._several import strategy_of
 from aiorate._tree import changes
-from aiorate._tree.max_waiting import MaxWaiting
 from aiorate._tree.node import Node
 from aiorate._tree.questions import above_on_demand, wait_for
-from aiorate._tree.refusals import ACQUIRE, CLOSED
+from aiorate._tree.refusals import ACQUIRE, CLOSED, MaxWaiting
 from aiorate._tree.timeline import NOT_ASKED
 from aiorate._tree.tree import TURN
-from aiorate._tree.watcher import UNWATCHED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -34,8 +31,8 @@ if TYPE_CHECKING:
     from aiorate._feedback import Feedback
     from aiorate._inside import Inside
     from aiorate._loops.clock import Clock
+    from aiorate._options import Limits
     from aiorate._rate import Duration, Number
-    from aiorate._several import Limits
     from aiorate._slots import Slot
     from aiorate._spec import RateSpec
     from aiorate._statistics import Statistics
@@ -115,7 +112,7 @@ class Limiter:
 
             tree = ThreadTree(clock, precise)
         self._node = Node(scheduler, duration_to_ns(catch_up, "Limiter(catch_up)"), precise, clock, name, tree)
-        self._node.notices.on_event = on_event
+        self._node.on_event = on_event
         self._meter = self._node.meter
         self._inside: Inside | None = None
         if max_concurrency is not None:
@@ -240,27 +237,6 @@ class Limiter:
             return await self.acquire(permits)
         self._check("acquire()", permits)
         return await self._inside.enter(permits) / NS_PER_SECOND
-
-    async def _enter_at_once(self) -> bool:
-        """As `_enter` for one permit, and never waits: False unless a place and a permit are free now. A store is asked once.
-
-        `_leave` must follow True.
-        """
-        inside = self._inside
-        if self._node.watcher is UNWATCHED:
-            return self.try_acquire() if inside is None else inside.enter_at_once() or self._refuse_try()
-        if inside is not None and not inside.take_place():
-            return self._refuse_try()
-        try:
-            await self.acquire(max_wait=0)
-        except BaseException as error:
-            self._leave()
-            if isinstance(error, WaitTooLong | LineFull):
-                return False
-            raise
-        if inside is not None:
-            inside.hold()
-        return True
 
     def _enter_blocking(self, permits: int) -> float:
         """As `_enter`, in a thread without an event loop, which it blocks. Needs ``scope="process"``."""
@@ -418,7 +394,7 @@ class Limiter:
     @property
     def name(self) -> str | None:
         """The name that it was given."""
-        return self._node.notices.name
+        return self._node.name
 
     @property
     def rate(self) -> Rate:
@@ -457,7 +433,7 @@ class Limiter:
         window = duration_to_ns(seconds, "bound(seconds)")
         if window < 1:
             raise ValueError(f"bound({seconds!r}): seconds must be greater than 0.")
-        return self._node.scheduler.bound_when_late(window, largest, self._node.catch_up.limit)
+        return self._node.scheduler._bound_when_late(window, largest, self._node.catch_up)
 
     def statistics(self) -> Statistics:
         """Return a snapshot of the counters."""
@@ -510,7 +486,7 @@ class Limiter:
 
     def _shown(self) -> str:
         node = self._node
-        name = f" {node.notices.name!r}" if node.notices.name else ""
+        name = f" {node.name!r}" if node.name else ""
         timeline = node.timeline
         state = ", closed" if node.closed else ", stopped" if timeline.stopped else ", paused" if timeline.paused else ""
         waiting, places = len(node.queue.line), ""

@@ -41,7 +41,7 @@ class SlotCount:
         node = self._node
         self._opened, self._skipped = node.look_now(), node.counters.skipped
         self._spilled = node.scheduler.spilled
-        return self._opened if self._since is None else max(self._since, self._opened - node.catch_up.limit)
+        return self._opened if self._since is None else max(self._since, self._opened - node.catch_up)
 
     def granted_at_once(self) -> None:
         """Count the slots skipped before one that did not have to wait: nothing else has noticed them."""
@@ -53,7 +53,7 @@ class SlotCount:
         node = self._node
         if self._index:
             self._index += max(0, node.counters.skipped - self._skipped)  # a reset() restarts their count
-            if at < self._opened - node.catch_up.limit:
+            if at < self._opened - node.catch_up:
                 at += node.scheduler.spilled - self._spilled  # the slot of that index, in place of the late one that was granted
         index, now, reading = self._index, node.look_now(), node.timeline.reading_at(at)
         self._index, self._since = index + 1, at

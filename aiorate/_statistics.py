@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiorate._rate import ns_to_seconds
+from aiorate._schedulers.amounts import count_of
 from aiorate._tree.questions import available, next_reading
 
 if TYPE_CHECKING:
@@ -64,11 +65,11 @@ def snapshot(node: Node, places: Node | None = None) -> Statistics:
     counters, timeline = node.counters, node.timeline
     paused_until = None if timeline.paused_until is None else ns_to_seconds(timeline.paused_until)
     next_at: float | None = None
-    if node.queue.first() is not None:
+    if node.first() is not None:
         reading = next_reading(node)
         next_at = float("inf") if reading is None else ns_to_seconds(reading)
     return Statistics(
-        granted=node.granted - counters.given_back,
+        granted=count_of(node.granted - counters.given_back),
         refused=counters.refused,
         cancelled=counters.cancelled + (0 if places is None else places.counters.cancelled),
         refunded=counters.refunded,

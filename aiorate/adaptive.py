@@ -33,7 +33,7 @@ _WORTH_AN_EVENT = 0.1  # a settled rate that differs by more
 _LEAST, _MOST = 1e-9, 1e12  # permits per second
 _LONGEST = 10**9 * NS_PER_SECOND  # a longer pause is as good as this one
 _LEAST_REFUSED = 1e-6  # a smaller share counts as this one, or a climb would be paid for until the end of time
-_DIGITS = 1000  # a rate is rounded down to at least three digits, so that it is short in logs
+_DIGITS = 2000  # a rate is rounded down to at least three digits, so that it is short in logs
 _MOST_SECONDS = 10**12
 
 
@@ -155,7 +155,7 @@ class AdaptiveRate:
             changes.move_rate(node, rate)
         settled = search.news()
         if settled is not None:
-            node.notices.tell(Event("rate", node.notices.name, rate=settled), node.tree)
+            node.tell(Event("rate", node.name, rate=settled))
 
     def __repr__(self) -> str:
         search = self._search

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary, ref
 
 from aiorate._errors import kind_of
-from aiorate._loops.lock import Lock
+from aiorate._lock import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

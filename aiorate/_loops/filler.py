@@ -39,43 +39,38 @@ class _OpenLock(asyncio.Lock):
         pass
 
 
-class _Seats(asyncio.Condition):
-    """A condition that wakes only the waiters that the filler notifies.
-
-    Since CPython 3.13, a cancelled waiter passes a notice on. Tickets make that needless; it would wake other waiters out of turn, and
-    it fails in a closed loop.
-    """
-
-    _notifying: bool = False
-
-    def notify(self, n: int = 1) -> None:
-        self._notifying = True
-        try:
-            super().notify(n)
-        finally:
-            self._notifying = False
-
-    def _notify(self, n: int) -> None:
-        if self._notifying:
-            super()._notify(n)  # type: ignore[misc]  # of CPython 3.13; earlier versions never call this
-
-
-class _Row:
-    """Up to 64 waiters of one condition, in the order of their tickets.
+class _Row(asyncio.Condition):
+    """Up to 64 waiters, in the order of their tickets.
 
     ``notify()`` wakes the longest waiter, normally the one that was granted: grants are in order, and pass over waiters that are being
     cancelled. The exception is a waiter that is cancelled between its grant and the notice. Then another is woken in vain; it would
     stand last in its row, so it moves to the row's spare row, and both stay in order.
     """
 
-    __slots__ = ("condition", "filler", "notify_all", "seats", "spare")
-
     def __init__(self, filler: Filler) -> None:
-        self.condition: asyncio.Condition = _Seats(_OPEN)
+        super().__init__(_OPEN)
         self.filler: Filler = filler
         self.seats: int = 0
         self.spare: _Row | None = None
-        self.notify_all: bool = False  # whether a waiter failed out of turn; the others wait on
+        self.failed: bool = False  # whether a waiter failed out of turn: all are woken, and the others wait on
+        self._waking = False
+
+    def wake(self, count: int) -> None:
+        """Notify so many waiters."""
+        self._waking = True
+        try:
+            if self.failed:
+                self.notify_all()
+            else:
+                self.notify(count)
+        finally:
+            self._waking = self.failed = False
+
+    def _notify(self, n: int) -> None:
+        # Since CPython 3.13, a cancelled waiter passes a notice on. Tickets make that needless; it would wake other waiters out of turn,
+        # and it fails in a closed loop.
+        if self._waking:
+            super()._notify(n)  # type: ignore[misc]  # of CPython 3.13; earlier versions never call this
 
 
 class FillerTicket:
@@ -89,9 +84,7 @@ class FillerTicket:
         self.task: asyncio.Task[Any] | None = None
 
     def done(self) -> bool:
-        if self.outcome is None:
-            return self.task is not None and self.task.cancelling() > 0
-        return self.row is None
+        return self.cancelled() if self.outcome is None else self.row is None
 
     def cancelled(self) -> bool:
         return self.outcome is None and self.task is not None and self.task.cancelling() > 0
@@ -106,7 +99,7 @@ class FillerTicket:
         row = self.row
         if row is not None:
             if isinstance(outcome, BaseException):
-                row.notify_all = True
+                row.failed = True
             row.filler.notify_later(self)
 
 
@@ -144,7 +137,7 @@ class Filler:
         if self._task is None or self._task.done():
             self._start()
         # The filler's task has run already if it was started eagerly, and may have notified this ticket.
-        return row.condition.wait() if ticket.row is row else asyncio.sleep(0)
+        return row.wait() if ticket.row is row else asyncio.sleep(0)
 
     def leave(self, ticket: FillerTicket, /) -> None:
         if ticket.row is not None:
@@ -221,19 +214,12 @@ class Filler:
         for ticket in tickets:
             if ticket.row is not row:
                 if row is not None:
-                    self._notify_row(row, count)
+                    row.wake(count)
                 row, count = ticket.row, 0
             ticket.row = None
             count += 1
         if row is not None:
-            self._notify_row(row, count)
-
-    def _notify_row(self, row: _Row, count: int) -> None:
-        if row.notify_all:
-            row.notify_all = False
-            row.condition.notify_all()
-        else:
-            row.condition.notify(count)
+            row.wake(count)
 
 
 _OPEN = _OpenLock()

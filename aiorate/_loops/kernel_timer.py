@@ -13,9 +13,8 @@ import sys
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakValueDictionary
 
-from aiorate._loops.lock import Lock
 from aiorate._rate import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -32,46 +31,39 @@ _LINGER = 0.02  # seconds that the descriptor outlives its last timer: a waiter 
 class KernelTimers:
     """The timers of one loop: a heap of instants, and a descriptor set for the first of them."""
 
-    _of: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, KernelTimers | None]] = WeakKeyDictionary()
-    _lock: ClassVar[Lock] = Lock()
+    # By the id of the loop, which they hold. They go with the last limiter that uses them.
+    _of: ClassVar[WeakValueDictionary[int, KernelTimers]] = WeakValueDictionary()
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = ref(loop)  # the loop owns its timers, not the other way round
+        self._loop = loop
         self._heap: list[tuple[int, int, _Timer]] = []
         self._count = 0
         self._cancelled = 0  # cancelled timers in the heap
         self._fd = -1
         self._set_for = 0
-        self._closing = False  # a flag: a handle would hold the loop
+        self._closing = False
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> KernelTimers | None:
         """The timers of the loop; None where there is no timerfd, or where the loop can watch no descriptor."""
-        with cls._lock:  # loops of other threads are in the same dictionary
-            if loop not in cls._of:
-                for other in [other for other in cls._of if other.is_closed()]:
-                    # The loop was closed before its descriptor. Timers that are left in the heap may hold the loop for ever.
-                    dead = cls._of.pop(other, None)
-                    if dead is not None:
-                        dead.__del__()
-                timers = cls(loop)
-                try:
-                    timers._open(loop)
-                except (OSError, AttributeError, NotImplementedError, TypeError):  # TypeError: Windows has no library without a name
-                    cls._of[loop] = None
-                else:
-                    cls._of[loop] = timers
-                    timers._aim()  # closes it soon if no timer is set
-            return cls._of[loop]
+        timers = cls._of.get(id(loop))
+        if timers is None:
+            timers = cls(loop)
+            try:
+                timers._open()
+            except (OSError, AttributeError, NotImplementedError, TypeError):  # TypeError: Windows has no library without a name
+                return None
+            cls._of[id(loop)] = timers
+            timers._aim()  # closes it soon if no timer is set
+        return timers
 
     def call_at(self, instant: int, callback: Callable[[], None]) -> _Timer:
         """Call back at the instant of the monotonic clock (ns) or just after, never before.
 
         Raises OSError if the system has no descriptor left.
         """
-        loop = self._loop()
-        if self._fd < 0 and loop is not None:
-            self._open(loop)
+        if self._fd < 0:
+            self._open()
         self._count += 1
         timer = _Timer(self, callback)
         heapq.heappush(self._heap, (instant, self._count, timer))
@@ -84,13 +76,12 @@ class KernelTimers:
         while heap and heap[0][2].callback is None:
             heapq.heappop(heap)
             self._cancelled -= 1
-        loop = self._loop()
-        if loop is None or loop.is_closed():
+        if self._loop.is_closed():
             return
         if not heap:
             if not self._closing and self._fd >= 0:
                 self._closing = True
-                loop.call_later(_LINGER, self._close, self._count)
+                self._loop.call_later(_LINGER, self._close, self._count)
             return
         instant = heap[0][0]
         if instant != self._set_for:
@@ -121,31 +112,28 @@ class KernelTimers:
             self._cancelled = 0
         self._aim()
 
-    def _open(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _open(self) -> None:
         self._fd = create()
         self._set_for = 0
         try:
-            loop.add_reader(self._fd, self._on_ready)
+            self._loop.add_reader(self._fd, self._on_ready)
         except BaseException:
             self.__del__()
             raise
 
     def _close(self, count: int) -> None:
         self._closing = False
-        loop = self._loop()
         if count != self._count:  # timers were set since
             self._aim()
-        elif loop is not None:
-            loop.remove_reader(self._fd)
+        else:
+            self._loop.remove_reader(self._fd)
             self.__del__()
 
     @classmethod
     def after_fork(cls) -> None:
         """Close the parent's descriptors in the child, where the loops that they wake do not go on."""
-        cls._lock = Lock()
         for timers in list(cls._of.values()):
-            if timers is not None:
-                timers.__del__()
+            timers.__del__()
         cls._of.clear()
 
     def __del__(self) -> None:

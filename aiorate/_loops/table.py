@@ -70,7 +70,7 @@ def loop_of(native: object, clock: Clock | None, precise: bool) -> OneLoop:
     return loop
 
 
-# By id: it is the native loop's that its object holds, so no other has that id meanwhile. It goes with the last limiter that uses it.
+# By the id of the native loop, which each holds, so no other has that id meanwhile. It goes with the last limiter that uses it.
 _loops: WeakValueDictionary[int, OneLoop] = WeakValueDictionary()
 
 

@@ -22,14 +22,12 @@ class Timer:
     """One wake-up at a time. A timer is a hint, the clock is the judge: the code that is woken looks, and sets the timer again.
 
     Never fires twice within the loop's grain. A timer that fires too early for the same reading again is given more time.
-    ``call_at`` replaces the loop's.
     """
 
-    __slots__ = ("_call_at", "_due", "_early", "_fired_at", "_handle", "_loop", "_wake")
+    __slots__ = ("_due", "_early", "_fired_at", "_handle", "_loop", "_wake")
 
-    def __init__(self, loop: Loop, wake: Callable[[], None], call_at: Callable[[int, Callable[[], None]], Handle] | None = None) -> None:
+    def __init__(self, loop: Loop, wake: Callable[[], None]) -> None:
         self._loop = loop
-        self._call_at = call_at or loop.call_at
         self._wake = wake
         self._handle: Handle | None = None
         self._due: int | None = None
@@ -48,7 +46,7 @@ class Timer:
         if due is not None:
             if self._fired_at is not None:
                 due = max(due, self._fired_at + max(1, self._early) * self._loop.grain)
-            self._handle = self._call_at(due, self._fire)
+            self._handle = self._loop.call_at(due, self._fire)
 
     def _fire(self) -> None:
         self._handle = None

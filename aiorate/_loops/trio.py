@@ -33,7 +33,7 @@ _OVER = (trio.RunFinishedError, OSError)  # a run that ended; or that broke off,
 class TrioLoop(OneLoop):
     """One ``trio.run()``, by whose token it is known."""
 
-    __slots__ = ("_clock", "_ended", "_own", "native")
+    __slots__ = ("_clock", "_ended", "native")
 
     natives = Token
 
@@ -61,9 +61,8 @@ class TrioLoop(OneLoop):
         self.native: Token = native
         self._ended: bool = False  # a run shows that it has ended only when something is posted to it
         self._clock = trio.lowlevel.current_clock()
-        self._own = clock is None
         self.monotonic: bool = False
-        self.steady: bool = self._own and type(self._clock).__module__.startswith("trio._core")  # not a MockClock
+        self.steady: bool = clock is None and type(self._clock).__module__.startswith("trio._core")  # not a MockClock
         self.grain: int = GRAIN_NS
 
     @property
@@ -92,14 +91,10 @@ class TrioLoop(OneLoop):
     def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
         if self._timers is not None:
             return self._timers.call_at(reading, callback)
-        now = self.read()
-        reading = min(reading, now + LONGEST_NS)
-        if self._own:
-            deadline = reading / NS_PER_SECOND
-            if _whole(deadline) < reading:  # rounded down: once a clock reads weeks, a float of seconds is coarser than a nanosecond
-                deadline = nextafter(deadline, inf)
-        else:
-            deadline = self._clock.current_time() + (reading - now) / NS_PER_SECOND
+        due = _whole(self._clock.current_time()) + min(max(reading - self.read(), 0), LONGEST_NS)
+        deadline = due / NS_PER_SECOND
+        if _whole(deadline) < due:  # rounded down: once a clock reads weeks, a float of seconds is coarser than a nanosecond
+            deadline = nextafter(deadline, inf)
         return _Timer(self.native, deadline, callback)
 
     def ticket(self) -> _Ticket:

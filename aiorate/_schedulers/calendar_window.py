@@ -110,8 +110,8 @@ class CalendarWindow(Window):
             self._began, self._ends = at, self._edge_after(at)
         self._opens = at if at > now else None
 
-    def read_rate(self, rate: Rate | str | Number) -> Rate:
-        """As `Scheduler.read_rate`, and of months and years."""
+    def _read_rate(self, rate: Rate | str | Number) -> Rate:
+        """As `Scheduler._read_rate`, and of months and years."""
         return CalendarRate.of(rate)
 
     def set_rate(self, rate: Rate, now: int) -> None:

@@ -16,7 +16,7 @@ The laws, which `aiorate.testing.check_scheduler` tries on any scheduler:
 6.  Adding a constant to all instants changes nothing else.
 7.  A clock that goes back makes no progress and earns no credit.
 8.  No drift: the k-th grant under load is due at exactly its share of the schedule, after a thousand million grants too.
-9.  The permits that `Scheduler.stock` counts are granted, at that instant or any later one, as long as nothing else is taken.
+9.  The permits that `Scheduler.available` counts are granted, at that instant or any later one, as long as nothing else is taken.
 10. A charge delays later requests as a take does where the take is due, and by no less where it is not.
 11. With ``ahead``, `Scheduler.peek` names no instant later than the one at which the request would be granted, if the permits ahead of it
     were taken before, each as soon as it is due; and that very instant where permits lie on a straight line.
@@ -50,7 +50,7 @@ class Scheduler(ABC):
     `lag` and `bound`. The other members are defaults that fit most strategies.
     """
 
-    __slots__ = ("owner", "receipts")
+    __slots__ = ("_owner", "_receipts")
 
     rate: Rate
     """The rate in force; `set_rate` changes it."""
@@ -60,13 +60,13 @@ class Scheduler(ABC):
     """Whether `take` honours ``since``. If not, the limiter's guarantee needs no allowance for a late event loop."""
     members: tuple[Scheduler, ...] = ()
     """The schedulers of which this one consists."""
-    owner: str
+    _owner: str
     """The limiter to which it belongs; see `claim`."""
-    receipts: bool
+    _receipts: bool
     """Whether permits may come back by receipt. While a limiter sets it to False, the scheduler need not keep a record of takes."""
 
     @property
-    def meter(self) -> Meter | None:
+    def _meter(self) -> Meter | None:
         """The meter that takes single permits as `take` does; None: the strategy has none."""
         return None
 
@@ -104,7 +104,7 @@ class Scheduler(ABC):
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate from ``now`` on. Forgives no debt and gives no credit."""
 
-    def read_rate(self, rate: Rate | str | Number) -> Rate:
+    def _read_rate(self, rate: Rate | str | Number) -> Rate:
         """The `Rate` that `set_rate` takes, from what users write: text, a number per second, or a Rate."""
         return Rate.of(rate)
 
@@ -119,13 +119,9 @@ class Scheduler(ABC):
         ``largest`` is the largest single request.
         """
 
-    def bound_when_late(self, window: int, largest: int, late: int) -> int | None:
+    def _bound_when_late(self, window: int, largest: int, late: int) -> int | None:
         """The `bound` where requests are booked up to ``late`` ns before their grant."""
         return self.bound(window + late if self.books_since else window, largest)
-
-    def stock(self, now: int) -> int:
-        """The number of permits that lie ready at ``now`` and stay ready until they are taken; 0: none for certain."""
-        return 0
 
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits that were used without a request. Later requests wait for them.
@@ -154,28 +150,25 @@ class Scheduler(ABC):
 
     def available(self, now: int) -> int:
         """The number of permits that one request would be granted at ``now`` without a debt."""
-        one = int(self.peek(1, now) <= now)
-        if type(self).stock is not Scheduler.stock:
-            return self.stock(now)
         if self.max_permits is None:
-            return one
+            return int(self.peek(1, now) <= now)
         least, most = 0, self.max_permits
         while least < most:
             middle = (least + most + 1) // 2
             least, most = (middle, most) if self.peek(middle, now) <= now else (least, middle - 1)
         return least
 
-    def quotas(self) -> list[tuple[int, Rate]]:
+    def _quotas(self) -> list[tuple[int, Rate]]:
         """Each limit as a server tells it: the most permits at once, and the rate at which they come back."""
         most = self.bound(1) if self.max_permits is None else self.max_permits
         return [(max(1, self.rate.permits_in(NS_PER_SECOND)) if most is None else most, self.rate)]
 
-    def standings(self, now: int) -> list[tuple[int, int]]:
+    def _standings(self, now: int) -> list[tuple[int, int]]:
         """For each of the `quotas`: the permits available at ``now``, and the instant at which there is one more, if none is taken."""
         left, most = self.available(now), self.max_permits
         return [(left, now if most is not None and left >= most else self.peek(left + 1, now))]
 
-    def rested(self, now: int) -> bool:
+    def _rested(self, now: int) -> bool:
         """Whether a new scheduler in its place would serve no request sooner.
 
         By default: whether the largest request would be granted now or, if `max_permits` is None, one of a single permit.
@@ -185,23 +178,17 @@ class Scheduler(ABC):
     def shift(self, ns: int) -> None:
         """Follow a pause of ``ns``. Only strategies that follow the calendar need it."""
 
-    def claim(self, owner: str) -> None:
-        """Give it and its members to one limiter. Raises ValueError if any has one: each limiter would spend the other's permits."""
-        parts = _with_members([self])
-        for part in parts:
-            if _is_claimed(part):
-                raise ValueError(
-                    f"{part!r} belongs to {part.owner} already, so {owner} cannot have it. Make another scheduler, or share that limiter."
-                )
-        for part in parts:
-            part.owner = owner
 
-
-def _is_claimed(scheduler: Scheduler) -> bool:
-    try:
-        return bool(scheduler.owner)
-    except AttributeError:
-        return False
+def claim(scheduler: Scheduler, owner: str) -> None:
+    """Give it and its members to one limiter. Raises ValueError if any has one: each limiter would spend the other's permits."""
+    parts = _with_members([scheduler]) if scheduler.members else [scheduler]
+    for part in parts:
+        if other := getattr(part, "_owner", None):
+            raise ValueError(
+                f"{part!r} belongs to {other} already, so {owner} cannot have it. Make another scheduler, or share that limiter."
+            )
+    for part in parts:
+        part._owner = owner
 
 
 def _with_members(schedulers: Iterable[Scheduler]) -> list[Scheduler]:

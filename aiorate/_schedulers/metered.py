@@ -7,7 +7,6 @@ Knows nothing of clocks, loops or waiters.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from aiorate._meter import NO_LINE
@@ -34,7 +33,7 @@ class Metered(Undoing):
     """The next permit. A grab does what ``take(1, now)`` does, or nothing."""
 
     @property
-    def meter(self) -> Meter | None:
+    def _meter(self) -> Meter | None:
         """The line, unless it is not straight, or a subclass or an attribute takes permits in another way."""
         return self.line if self.take == self.metered_take and self.line.numbers != NO_LINE else None
 
@@ -59,4 +58,6 @@ class Metered(Undoing):
         return object.__getstate__(self)
 
     def __copy__(self) -> Self:
+        from copy import deepcopy
+
         return deepcopy(self)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-__all__ = ["Peaks"]
+__all__ = ["NO_PEAKS", "Peaks"]
 
 _MOST = 64
 _NONE: list[int] = []  # shared by all records without an entry; never changed
@@ -27,8 +27,10 @@ class Peaks:
         self._instants: list[int] = _NONE
         self._levels: list[int] = _NONE
 
-    def note(self, now: int, level: int) -> None:
-        """Note that a take at ``now`` found that level."""
+    def note(self, now: int, level: int) -> Peaks:
+        """Note that a take at ``now`` found that level. Returns the record from then on: `NO_PEAKS` stays empty."""
+        if self is NO_PEAKS:
+            return Peaks().note(now, level)
         if not self._levels:
             self._instants, self._levels = [], []
         instants, levels, at = self._instants, self._levels, now
@@ -45,6 +47,7 @@ class Peaks:
         self.at, self.level = now, level
         if place >= _MOST:
             self._thin()
+        return self
 
     def _thin(self) -> None:
         """Merge neighbours that hardly differ, each into the later one, so that the record is never too low and hardly too high.
@@ -82,7 +85,6 @@ class Peaks:
         self.at = None
         self._levels = [-(-level * num // den) for level in self._levels]
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self.at = None
-        self._instants = self._levels = _NONE
+
+NO_PEAKS = Peaks()
+"""The record of all schedulers of which no take was noted."""

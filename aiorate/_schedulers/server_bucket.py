@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate._rate import ceil_div
-from aiorate._schedulers.peaks import Peaks
+from aiorate._schedulers.peaks import NO_PEAKS
 
 if TYPE_CHECKING:
     from aiorate._schedulers.interface import Scheduler
@@ -95,7 +95,7 @@ class ServerBucket:
         self._most = left * full_in  # what the server said, less the grants since
         self._began = now  # the server may have counted grants of that instant or before
         self._at_once = 0  # permits granted since then, at that very instant
-        self._peaks = Peaks()
+        self._peaks = NO_PEAKS
 
     def _advance(self, now: int) -> None:
         elapsed = now - self._at
@@ -116,7 +116,7 @@ class ServerBucket:
     def take(self, permits: int, now: int) -> None:
         """Count permits that were granted."""
         self._advance(now)
-        self._peaks.note(now, self._most)
+        self._peaks = self._peaks.note(now, self._most)
         self._level -= permits * self._full_in
         self._most -= permits * self._full_in
         self._recent += permits

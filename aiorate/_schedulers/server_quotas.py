@@ -171,18 +171,18 @@ class ServerQuotas:
         available, left = self._strategy.available(now), self.left(now)
         return available if left is None else min(available, left)
 
-    def standings(self, now: int) -> list[tuple[int, int]]:
+    def _standings(self, now: int) -> list[tuple[int, int]]:
         """The strategy's, but at most what is left, until there is more for a request."""
         left, most = self.left(now), self._strategy.max_permits
-        standings = self._strategy.standings(now)
+        standings = self._strategy._standings(now)
         if left is None:
             return standings
         at = self.peek(left + 1, now) if most is None or left < most else now
         return [(left, max(at, more)) if left <= available else (available, more) for available, more in standings]
 
-    def rested(self, now: int) -> bool:
+    def _rested(self, now: int) -> bool:
         """Not before the last window has ended and the buckets are full."""
-        return self._holds_nothing(now) and self._strategy.rested(now)
+        return self._holds_nothing(now) and self._strategy._rested(now)
 
     def _quotas(self) -> list[_Window | ServerBucket]:
         return [*self._windows, *self._buckets.values()]

@@ -129,11 +129,11 @@ class SlidingWindow(Window):
         gone = self._log[place - 1][1] if place > self._first else self._gone
         return max(0, self.rate.permits - (self._total - gone))
 
-    def standings(self, now: int) -> list[tuple[int, int]]:
+    def _standings(self, now: int) -> list[tuple[int, int]]:
         n, last = self.rate.permits, self._last
         left = self.available(now)
         if left >= n or (last is not None and now < last):
-            return super().standings(now) if left < n else [(n, now)]
+            return super()._standings(now) if left < n else [(n, now)]
         return [(left, self._granted_at(self._total + left + 1 - n) + self.rate.period_ns)]
 
     def bound(self, window: int, largest: int = 1) -> int:

@@ -30,13 +30,13 @@ class _Smooth(Undoing):
 
     __slots__ = ("_next", "_spilled", "_stored")
     rate: Rate
-    receipts: bool
+    _receipts: bool
 
     _starts_full: bool = False
     _earn: int = 1  # what a tick of idle time adds to the store, in the unit of the store
 
     def _setup(self, rate: Rate, start: int | None) -> None:
-        self.rate, self.receipts = rate, True
+        self.rate, self._receipts = rate, True
         self.forget_takes()
         self._spilled = 0
         self._stored = self._most() if self._starts_full else 0
@@ -104,9 +104,9 @@ class _Smooth(Undoing):
 
     def reset(self, now: int) -> None:
         """Owe nothing, with the store of a new scheduler."""
-        receipts = self.receipts
+        receipts = self._receipts
         self._setup(self.rate, now)
-        self.receipts = receipts
+        self._receipts = receipts
 
     def lag(self, now: int) -> int:
         """0: unused time is stored or lost, and never makes a backlog."""

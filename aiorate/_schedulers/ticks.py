@@ -33,7 +33,7 @@ class _Accumulator(Metered):
 
     __slots__ = ("_cost", "_unit")
     rate: Rate
-    receipts: bool
+    _receipts: bool
     _unit: int
     """The ticks of a nanosecond."""
     _cost: int
@@ -45,7 +45,7 @@ class _Accumulator(Metered):
     def _setup(self, rate: Rate, start: int | None) -> None:
         check_optional("start", start)
         self.line: Meter = Meter()
-        self.rate, self.receipts = rate, True
+        self.rate, self._receipts = rate, True
         self._unit, self._cost = self._ticks(rate)
         self.line.numbers = self._numbers(rate)
         self.forget_takes()
@@ -186,11 +186,9 @@ class TicksAccumulator(_Accumulator):
         check_window(window, largest)
         return None
 
-    def stock(self, now: int) -> int:
+    def available(self, now: int) -> int:
         """The slots that are due by now."""
-        if self.line.due is None:
-            return 0
-        behind = now * self._unit - self.line.due
+        behind = now * self._unit - self._due(now)
         return 0 if behind < 0 else behind // self._cost + 1
 
 

@@ -15,7 +15,7 @@ from aiorate._meter import Meter
 from aiorate._rate import Rate, ceil_div
 from aiorate._schedulers.interface import check_ask, check_give_back, check_optional, check_permits, check_window
 from aiorate._schedulers.metered import Metered
-from aiorate._schedulers.peaks import Peaks
+from aiorate._schedulers.peaks import NO_PEAKS
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
@@ -53,8 +53,8 @@ class TokenBucket(Metered):
         self.line: Meter = Meter()
         self.burst = burst
         self.max_permits: int | None = burst
-        self.receipts = True
-        self._peaks = Peaks()
+        self._receipts = True
+        self._peaks = NO_PEAKS
         self._spilled = 0
         self._initial = burst if initial is None else initial
         self._measure(Rate.of(rate), None)
@@ -77,7 +77,7 @@ class TokenBucket(Metered):
         ticks = now * unit
         if last > ticks:
             return -(-last // unit)  # rounded up
-        if since is None and not self.receipts and line.last is None and ticks - due + cost < self._brim:  # not full, and no records
+        if since is None and not self._receipts and line.last is None and ticks - due + cost < self._brim:  # not full, and no records
             line.due = last + cost
             return now
         if line.last is not None:
@@ -98,10 +98,10 @@ class TokenBucket(Metered):
             if ticks != now * unit:
                 self._spilled += gone
         line.due = begun + permits * cost
-        if self.receipts:
+        if self._receipts:
             peaks = self._peaks
             if now != peaks.at or found > peaks.level:
-                peaks.note(now, found)
+                self._peaks = peaks.note(now, found)
             latest = self._latest
             # A record: the next permit and the loss before the take, and the first that was taken.
             if latest is None or latest[0] != now:
@@ -137,7 +137,7 @@ class TokenBucket(Metered):
             credit = min(permits * self._cost, self._brim - 1 - level)
             if credit > 0:
                 line.due -= credit
-                self._peaks.note(now, level + credit)
+                self._peaks = self._peaks.note(now, level + credit)
             return
         permits = self.undo_takes(permits, taken)
         if permits:
@@ -150,7 +150,8 @@ class TokenBucket(Metered):
             self._peaks.raise_since(taken, credit)
 
     def heed(self, last: int, cut: int, peak: int) -> None:
-        self._peaks.note(last, self._brim if cut else min(peak + self._cost, self._brim))
+        if self._receipts:
+            self._peaks = self._peaks.note(last, self._brim if cut else min(peak + self._cost, self._brim))
 
     def stands(self, record: tuple[int, ...]) -> bool:
         return self.line.due == record[2] + record[4] * self._cost
@@ -171,18 +172,17 @@ class TokenBucket(Metered):
         if level >= self._brim:
             level = self.burst * self._cost
             due = now * self._unit - level + self._cost
-        self._peaks.note(now, level)
+        self._peaks = self._peaks.note(now, level)
         self.line.due = due + permits * self._cost
 
-    def stock(self, now: int) -> int:
+    def available(self, now: int) -> int:
         """The permits in the bucket."""
-        due = self.line.due
-        return 0 if due is None else max(0, min((now * self._unit - due) // self._cost + 1, self.burst))
+        return max(0, min((now * self._unit - self._due(now)) // self._cost + 1, self.burst))
 
-    def standings(self, now: int) -> list[tuple[int, int]]:
+    def _standings(self, now: int) -> list[tuple[int, int]]:
         due = self.line.due
         if due is None:
-            return super().standings(now)
+            return super()._standings(now)
         ticks, unit, cost = now * self._unit, self._unit, self._cost
         if due > ticks:
             return [(0, -(-due // unit))]
@@ -205,7 +205,7 @@ class TokenBucket(Metered):
         """Hold ``initial`` permits again."""
         self.collect()
         self._spilled = 0
-        self._peaks.clear()
+        self._peaks = NO_PEAKS
         self._begin(now)
 
     def lag(self, now: int) -> int:
@@ -219,12 +219,13 @@ class TokenBucket(Metered):
 
     def _measure(self, rate: Rate, due: int | None) -> None:
         self.forget_takes()
-        unit, cost = rate.ticks
-        kept = (self.burst - 1) * cost
-        # The level is cut off a whole nanosecond above full. Less lies within the instant, and cutting it off would be drift.
-        brim, numbers = kept + cost + unit, (unit, cost, kept + unit - 1, kept)
+        plan, (unit, cost) = rate._plans.get(self.burst), rate.ticks
+        if plan is None:
+            kept = (self.burst - 1) * cost
+            # The level is cut off a whole nanosecond above full. Less lies within the instant, and cutting it off would be drift.
+            plan = rate._keep_plan(self.burst, (kept + cost + unit, (unit, cost, kept + unit - 1, kept)))
         line = self.line  # all in one step: a signal handler may raise after a call
-        self.rate, self._unit, self._cost, self._brim, line.numbers, line.due = rate, unit, cost, brim, numbers, due
+        self.rate, self._unit, self._cost, (self._brim, line.numbers), line.due = rate, unit, cost, plan, due
 
     def _due(self, now: int) -> int:
         return self._begin(now) if self.line.due is None else self.line.due

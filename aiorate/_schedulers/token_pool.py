@@ -16,7 +16,7 @@ from aiorate._meter import NO_LINE, Meter
 from aiorate._rate import Rate, as_float, ceil_div, duration_to_ns, ns_to_seconds, ratio_of
 from aiorate._schedulers.interface import check_ask, check_give_back, check_ns, check_optional, check_permits, check_window
 from aiorate._schedulers.metered import Metered
-from aiorate._schedulers.peaks import Peaks
+from aiorate._schedulers.peaks import NO_PEAKS
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -48,6 +48,10 @@ class TokenPool(Metered):
 
     __slots__ = ("_cost", "_earlier", "_first", "_full", "_last", "_over", "_peaks", "_pool", "_ratio", "_unit", "_w")
     rate: Rate
+    _unit: int
+    _cost: int
+    _full: int
+    _over: int
     _stored: ClassVar[int] = 2
     """The permits that the active pool holds, unless 1 ms holds more."""
 
@@ -65,8 +69,8 @@ class TokenPool(Metered):
         if pool is not None:
             check_ns("TokenPool(pool)", pool, least=1)
         self.line: Meter = Meter()
-        self.receipts = True
-        self._peaks = Peaks()
+        self._receipts = True
+        self._peaks = NO_PEAKS
         self._pool = pool
         self._last: int | None = None  # the instant up to which the pool is refilled
         self._w = 0  # waiting tokens, in units
@@ -78,19 +82,18 @@ class TokenPool(Metered):
 
     def _size(self, rate: Rate, ratio: tuple[int, int]) -> None:
         """Derive the sizes of the pools. Their contents stay."""
-        num, den = ratio
-        self.rate, self._ratio = rate, ratio
-        unit, cost = rate.ticks
-        if den > 1:
+        key = self._stored, self._pool, ratio
+        plan = rate._plans.get(key)
+        if plan is None:
+            (unit, cost), (num, den) = rate.ticks, ratio
             unit, cost = unit * den, cost * den
-        self._unit, self._cost = unit, cost
-        # max_active is truncated if a permit is a fraction of a ns, but whole permits must still fit in.
-        full = self._full = self._pool * unit if self._pool else max(_LEAST_POOL_NS * unit, self._stored * cost)
-        self._over = full // den * num if num > den else full
+            # max_active is truncated if a permit is a fraction of a ns, but whole permits must still fit in.
+            full = self._pool * unit if self._pool else max(_LEAST_POOL_NS * unit, self._stored * cost)
+            # A pool of one permit is full when that is due, and a permit that is due within the ns is on time, as in booked_from().
+            numbers = (unit, cost, full - cost or unit - 1, full - cost) if num == den and cost <= full else NO_LINE
+            plan = rate._keep_plan(key, (unit, cost, full, full // den * num, numbers))
         self.forget_takes()
-        # A pool of one permit is full when that is due, and a permit that is due within the ns is on time, as in booked_from().
-        slack = full - cost or unit - 1
-        self.line.numbers = (unit, cost, slack, full - cost) if full == self._over and cost <= full else NO_LINE
+        self.rate, self._ratio, (self._unit, self._cost, self._full, self._over, self.line.numbers) = rate, ratio, plan
 
     def _pools(self, now: int | None = None) -> tuple[int, int, int]:
         """The instant up to which they are refilled, 0 before the first, and the active (with burst) and waiting tokens then.
@@ -122,7 +125,8 @@ class TokenPool(Metered):
         if self._last is None or refilled > self._last:
             self._last = refilled
         self._w += cut
-        self._peaks.note(last, peak + self._cost)
+        if self._receipts:
+            self._peaks = self._peaks.note(last, peak + self._cost)
         latest = self._latest
         if latest is not None and latest[0] == last:  # they have joined it, and it may be undone in part
             self._latest = (*latest[:5], self._last, *latest[6:])
@@ -198,7 +202,7 @@ class TokenPool(Metered):
         self.forget_takes()
         if now is not None and self._last is not None:
             last = max(last, now)
-            self._peaks.note(now, self._over)  # as if full: an earlier take is not put back into the emptied pool
+            self._peaks = self._peaks.note(now, self._over)  # as if full: an earlier take is not put back into the emptied pool
         due = self._due(last, min(a, 0))
         self._w, self._last, self.line.due = 0, None if self._last is None else last, due
         return had
@@ -209,58 +213,27 @@ class TokenPool(Metered):
 
     # The scheduler.
 
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
+    def take(self, permits: int, now: int, since: int | None = None, *, asking: bool = False) -> int:
+        """As `Scheduler.take`. ``asking``: only say when, as `peek`."""
         if type(now) is not int or type(permits) is not int or permits < 1 or (since is not None and type(since) is not int):
             check_ask("take()", permits, now, since)
-        line, cost, before = self.line, self._cost, self._last
-        if since is None and not self.receipts and line.last is None and before is not None and before <= now and self._full == self._over:
+        line, cost, last = self.line, self._cost, self._last
+        if since is None and not self._receipts and line.last is None and last is not None and last <= now and self._full == self._over:
             # No record to keep, and nothing overflows or returns. Without these lines, an acquire(2) at once takes an eighth longer.
             due, need = line.due, permits * cost
             level = now * self._unit - due + cost  # type: ignore[operator]  # it has begun
-            if need <= level < self._full:
-                self._last, line.due = now, due + need  # type: ignore[operator]
-                return now
             if level < need <= self._full:
                 return now - (level - need) // self._unit  # rounded up
-        at, last, a, w = self._plan(permits, now, now if since is None or since > now else since)
-        if at > now:
-            return at
-        begun = last * self._unit - a + cost
-        if self.receipts:
-            peaks = self._peaks
-            if now != peaks.at or a > peaks.level:
-                peaks.note(now, a)
-            latest, due, before = self._latest, line.due, self._last
-            # A record: the line before the take and after its refill, and the rest of the pools before and after.
-            # Written out, because slices take as long as all the rest.
-            if latest is None or latest[0] != now:
-                self._latest = (now, due, begun, before, self._w, last, w, permits)  # type: ignore[assignment]  # it has begun
-            elif last == before == latest[5] and w == latest[6] == self._w and begun == due == latest[2] + latest[7] * cost:
-                self._latest = (now, latest[1], latest[2], latest[3], latest[4], last, w, latest[7] + permits)
-            else:
-                self.note_take((now, due, begun, before, self._w, last, w, permits), joins=False)  # type: ignore[arg-type]
-        self._last, self._w, line.due = last, w, begun + permits * cost
-        return at
-
-    metered_take = take
-
-    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
-        check_ask("peek()", permits, now)
-        at = self._plan(permits, now, now)[0]
-        if not ahead:
-            return at
-        last, a, w = self._pools(now)
-        need = ahead * self._cost + min(permits * self._cost, self._full)
-        return max(at, last + ceil_div(self._fresh_for(a, w, need), self._unit) if need > a else last)
-
-    def _plan(self, permits: int, now: int, since: int) -> tuple[int, int, int, int]:
-        """The instant of the request, and the pools at that instant: the instant of their refill, active, waiting."""
-        line, unit, full, over, last, w = self.line, self._unit, self._full, self._over, self._last, self._w
+            if need <= level < self._full and not asking:
+                self._last, line.due = now, due + need  # type: ignore[operator]
+                return now
+        unit, full, over, w = self._unit, self._full, self._over, self._w
         if last is None or line.last is not None:
             if last is None:
                 self._begin(now)
             last, _, w = self._pools()
-        need, a = permits * self._cost, last * unit - line.due + self._cost  # type: ignore[operator]  # it has begun
+        since = now if since is None or since > now else since
+        need, a = permits * cost, last * unit - line.due + cost  # type: ignore[operator]  # it has begun
         if need > full:
             need = full
         if a > over:  # the pool has shrunk: the excess waits, or a new rate would give a free burst
@@ -275,29 +248,56 @@ class TokenPool(Metered):
             else:
                 before = a, w
                 a, w = self._refilled(a, w, fresh)
-                if need == full <= a:
-                    earlier = self._refilled(*before, fresh - unit)
-                    if earlier[0] < need:
-                        a, w = earlier
-                        since -= 1
+                if need == full <= a and (earlier := self._refilled(*before, fresh - unit))[0] < need:
+                    (a, w), since = earlier, since - 1
             last = since
+        at = last
         if a < need:
             # Only as far as the request needs, because a late filler must not overflow the pool.
             returning = w > 0 and over > full
             fresh = self._fresh_for(a, w, need) if returning else need - a
             ns = -(-fresh // unit)  # rounded up
-            if last + ns > now:
-                return last + ns, last, a, w
+            at = last = last + ns
+            if at > now:
+                return at
             if returning:
                 a, w = self._refilled(a, w, fresh)
                 a -= fresh
             a += ns * unit  # with the rest of a ns, or requests for a full pool would drift
-            last += ns
         elif now < last:
             # The clock went back: the most that can have been earned since then does not count yet.
-            num, den = self._ratio
-            return max(since, last - (a - need) * den // (num * unit)), last, a, w
-        return last, last, a, w
+            at = max(since, last - (a - need) * self._ratio[1] // (self._ratio[0] * unit))
+        if at <= now and not asking:
+            begun = last * unit - a + cost
+            if self._receipts:
+                self._note(permits, now, a, begun, last, w)
+            self._last, self._w, line.due = last, w, begun + permits * cost
+        return at
+
+    metered_take = take
+
+    def _note(self, permits: int, now: int, level: int, begun: int, last: int, w: int) -> None:
+        """Keep a record of a take: the line before it and after its refill, and the rest of the pools before and after."""
+        peaks = self._peaks
+        if now != peaks.at or level > peaks.level:
+            self._peaks = peaks.note(now, level)
+        latest, due, before, waiting = self._latest, self.line.due, self._last, self._w
+        # Written out, because slices take as long as all the rest.
+        if latest is None or latest[0] != now:
+            self._latest = (now, due, begun, before, waiting, last, w, permits)  # type: ignore[assignment]  # it has begun
+        elif last == before == latest[5] and w == latest[6] == waiting and begun == due == latest[2] + latest[7] * self._cost:
+            self._latest = (now, latest[1], latest[2], latest[3], latest[4], last, w, latest[7] + permits)
+        else:
+            self.note_take((now, due, begun, before, waiting, last, w, permits), joins=False)  # type: ignore[arg-type]
+
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
+        check_ask("peek()", permits, now)
+        at = TokenPool.take(self, permits, now, asking=True)
+        if not ahead:
+            return at
+        last, a, w = self._pools(now)
+        need = ahead * self._cost + min(permits * self._cost, self._full)
+        return max(at, last + ceil_div(self._fresh_for(a, w, need), self._unit) if need > a else last)
 
     def _refilled(self, a: int, w: int, fresh: int) -> tuple[int, int]:
         """The pools after ``fresh`` tokens that come one by one, none of them used."""
@@ -349,7 +349,7 @@ class TokenPool(Metered):
             last, a, _ = self._pools()
             a += max(0, min(permits * self._cost, self._over - a))
             self.line.due = self._due(last, a)
-            self._peaks.note(now, a)
+            self._peaks = self._peaks.note(now, a)
             return
         permits = self.undo_takes(permits, taken)
         if permits:
@@ -380,19 +380,21 @@ class TokenPool(Metered):
             return
         self._fill(now)
         last, a, _ = self._pools()
-        self._peaks.note(now, a)
+        self._peaks = self._peaks.note(now, a)
         self.line.due = self._due(last, a - permits * self._cost)
 
-    def stock(self, now: int) -> int:
+    def available(self, now: int) -> int:
         """The permits in the pool."""
+        if self._last is None:
+            self._begin(now)
         last, a, _ = self._pools(now)
-        return 0 if self._last is None or now < last else max(0, a // self._cost)
+        return 0 if now < last else max(0, a // self._cost)
 
-    def standings(self, now: int) -> list[tuple[int, int]]:
+    def _standings(self, now: int) -> list[tuple[int, int]]:
         line, last = self.line, self._last
         due, (unit, cost, slack, _) = line.due, line.numbers
         if due is None or last is None or now < last or line.numbers == NO_LINE:
-            return super().standings(now)
+            return super()._standings(now)
         idle = now * unit - due
         if idle < 0:
             return [(0, -(-due // unit))]
@@ -421,7 +423,7 @@ class TokenPool(Metered):
         """Hold one permit and no backlog, as at first."""
         self.collect()
         self.forget_takes()
-        self._peaks.clear()
+        self._peaks = NO_PEAKS
         self._w, self._earlier, self._last, self.line.due = 0, None, now, now * self._unit
 
     def lag(self, now: int) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate._schedulers.dimensions import Amounts, Dimensions
-from aiorate._schedulers.interface import Scheduler, check_ask, check_window
+from aiorate._schedulers.amounts import Amounts
+from aiorate._schedulers.dimensions import Dimensions
+from aiorate._schedulers.interface import Scheduler, check_window
 from aiorate._store.pool import Part, Pool
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from aiorate._rate import Rate
+    from aiorate._schedulers.amounts import Permits
 
 __all__ = ["BookedDimensions", "StoreDimension"]
 
@@ -31,7 +33,7 @@ class StoreDimension(Scheduler):
         self.rate = rate
         self.burst: int | None = burst
         self.late: int = late
-        self.receipts: bool = True
+        self._receipts: bool = True
 
     @property
     def max_permits(self) -> int | None:  # type: ignore[override]
@@ -70,7 +72,7 @@ class StoreDimension(Scheduler):
     def available(self, now: int) -> int:
         return 0 if self.burst is None else self.burst
 
-    def rested(self, now: int) -> bool:
+    def _rested(self, now: int) -> bool:
         return True
 
     def __repr__(self) -> str:
@@ -87,10 +89,9 @@ class BookedDimensions(Dimensions):
         super().__init__([StoreDimension(rate, burst, late) for rate, burst in limits])
         self.pool: Pool = Pool([Part(rate, 1 if burst is None else burst) for rate, burst in limits], False, late)
 
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
-        check_ask("take()", permits, now, since)
-        shares = self.shares(permits)
-        at = self.due(shares, now)
+    def take(self, permits: Permits, now: int, since: int | None = None) -> int:
+        shares = self._shares(permits)
+        at = self._due(shares, now)
         if at > now:
             return at
         at = self.pool.take(permits, now, since)
@@ -103,24 +104,24 @@ class BookedDimensions(Dimensions):
             permits.waited_for = self.waited_for
         return at
 
-    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
+    def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
         at = super().peek(permits, now, ahead)
         return at if at > now else self.pool.peek(permits, now, ahead)
 
-    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+    def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
         super().give_back(permits, now, taken)
         self.pool.give_back(permits, now, taken)
 
     def correct(self, place: int, more: int, now: int, taken: int) -> None:
         super().correct(place, more, now, taken)
         if more:
-            self.pool.correct([more if own == place else 0 for own in range(len(self.parts))], taken)
+            self.pool.correct([more if own == place else 0 for own in range(len(self.members))], taken)
 
-    def charge(self, permits: int, now: int) -> None:
+    def charge(self, permits: Permits, now: int) -> None:
         super().charge(permits, now)
         self.pool.charge(permits, now)
 
-    def last(self, permits: int, now: int) -> int | None:
+    def last(self, permits: Permits, now: int) -> int | None:
         place = super().last(permits, now)
         return self.pool.last(permits, now) if place is None else place
 
@@ -131,10 +132,10 @@ class BookedDimensions(Dimensions):
 
     def available(self, now: int) -> int:
         """The least of the dimensions'."""
-        return min([self.available_of(place, now) for place in range(len(self.parts))])
+        return min([self.available_of(place, now) for place in range(len(self.members))])
 
-    def rested(self, now: int) -> bool:
-        return super().rested(now) and self.pool.rested(now)
+    def _rested(self, now: int) -> bool:
+        return super()._rested(now) and self.pool._rested(now)
 
     def shift(self, ns: int) -> None:
         super().shift(ns)

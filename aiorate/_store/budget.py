@@ -9,21 +9,18 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 from weakref import WeakValueDictionary
 
-from aiorate._budget import Budget
-from aiorate._budget_options import check_names
+from aiorate._budget import Budget, check_names
 from aiorate._errors import kind_of
 from aiorate._limiter import Limiter
-from aiorate._options import check_scope
+from aiorate._options import check_scope, is_list
 from aiorate._rate import NS_PER_SECOND, Rate, duration_to_ns
 from aiorate._schedulers.interface import Scheduler
 from aiorate._schedulers.token_bucket import TokenBucket
-from aiorate._several import is_list
 from aiorate._store.booked_dimensions import BookedDimensions
 from aiorate._store.demand import Terms
-from aiorate._store.once import AskOnce
 from aiorate._store.options import check_name, horizon_of, lateness_of, share_of
 from aiorate._store.pool import check_memory
-from aiorate._store.session import StoreSession
+from aiorate._store.session import AskOnce, StoreSession
 from aiorate._store.store import check_source
 from aiorate._tree.questions import above_on_demand
 
@@ -34,9 +31,10 @@ if TYPE_CHECKING:
     from aiorate._budget import Decide
     from aiorate._events import Event
     from aiorate._loops.clock import Clock
+    from aiorate._options import Limits
     from aiorate._rate import Duration, Number
-    from aiorate._schedulers.dimensions import Amounts, Dimensions
-    from aiorate._several import Limits
+    from aiorate._schedulers.amounts import Amounts
+    from aiorate._schedulers.dimensions import Dimensions
     from aiorate._store.place import Place
     from aiorate._tree.limit import Taken
     from aiorate._waited import Waited
@@ -144,7 +142,7 @@ class RedisBudget(Budget):
         """The key in the store."""
         return self._session.key
 
-    async def _enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, Taken, str | None]:
+    async def _enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[int, Taken]:
         """As `Budget._enter`. A ``limit`` of 0, or shorter than an answer of the store takes, asks the store once."""
         if not self._asks_once(limit):
             return await super()._enter(amounts, limit, decide)
@@ -154,7 +152,7 @@ class RedisBudget(Budget):
         finally:
             once.forget()
 
-    def _enter_blocking(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[float, Taken, str | None]:
+    def _enter_blocking(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[int, Taken]:
         """As `Budget._enter_blocking`. A short ``limit`` is as in `_enter`."""
         if not self._asks_once(limit):
             return super()._enter_blocking(amounts, limit, decide)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import islice
 from logging import getLogger
 from random import uniform
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet, WeakValueDictionary
 
 from aiorate._store.failures import BadAnswer, Refusal, Unreachable
@@ -20,9 +20,9 @@ from aiorate._store.store import CALL_SECONDS, CONNECT_SECONDS, UNKNOWN, Store, 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiorate._store.asking import Asked, Session
+    from aiorate._store.store import Asked
 
-__all__ = ["StoreClient", "client_of", "sessions"]
+__all__ = ["Session", "StoreClient", "client_of", "sessions"]
 
 _logger = getLogger("aiorate")
 
@@ -31,6 +31,62 @@ _IDLE = 1.0
 _MOST = 256  # keys in one call: writing and reading that keeps the loop busy for 10 ms, and the server for 3
 _FORGOTTEN = 60.0  # longer apart, two calls without an answer are two outages
 _RETRY, _LONGEST_RETRY_IN_GRACE, _LONGEST_RETRY = 0.01, 0.1, 0.5
+
+
+class Session(Protocol):
+    """A limit's talk with the store. The client calls it in its event loop, in any order, whenever something happens."""
+
+    @property
+    def client(self) -> StoreClient | None:
+        """The client that asks for it; None: none. It is called only by that one."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """The key in the store."""
+        ...
+
+    @property
+    def limits(self) -> object:
+        """What all sessions of one key must have in common."""
+        ...
+
+    @property
+    def in_grace(self) -> bool:
+        """Whether the store does not answer, and the limit's policy for that does not apply yet. Then it is asked more often."""
+        ...
+
+    def question(self) -> Asked | None:
+        """What to ask now; None: nothing."""
+        ...
+
+    def answered(self, reply: object) -> None:
+        """The script's reply to the question. Raises `BadAnswer` if it makes no sense."""
+        ...
+
+    def unreachable(self, cause: BaseException, silent: float) -> None:
+        """The store did not answer, and had not for ``silent`` seconds before the question. It will be asked again."""
+        ...
+
+    def late(self, cause: BaseException) -> None:
+        """The answer takes long enough to count as an outage. It may still come."""
+        ...
+
+    def alive(self) -> None:
+        """It is far away, and there: the answer is on its way."""
+        ...
+
+    def refused(self, cause: BaseException) -> None:
+        """The store will not answer until somebody mends the reason."""
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """The client's task ended with that error, or another call of this session raised it."""
+        ...
+
+    def forked(self) -> None:
+        """This is a child process now: the connection, and all that was assigned, is the parent's."""
+        ...
 
 
 class _Call:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from fractions import Fraction
 
+    from aiorate._schedulers.amounts import Permits
     from aiorate._store.once import OneAnswer
     from aiorate._store.pool import Pool
     from aiorate._tree.line import Ticket
@@ -69,10 +70,10 @@ class Demand:
         self.once: dict[Ticket, OneAnswer] = {}
         """Requests in line that wait for one answer of the store only."""
 
-    def line(self) -> Iterator[tuple[Ticket, int]]:
+    def line(self) -> Iterator[tuple[Ticket, Permits]]:
         """The requests for the node that were not cancelled: the first one first, the others in about the order of service."""
-        queue = self._node.queue
-        first = queue.first()
+        node = self._node
+        queue, first = node.queue, node.first()
         if first is None:
             return
         if not isinstance(first, tuple):
@@ -87,7 +88,7 @@ class Demand:
     @property
     def waits(self) -> bool:
         """Whether anybody does."""
-        return self._node.queue.first() is not None
+        return self._node.first() is not None
 
     def enough(self, first: int, now: int) -> bool:
         """Whether more than half of the slots that came last are left, and some last until others could be here.
@@ -106,7 +107,7 @@ class Demand:
         return self._lacking_slots(reading, now) if self._pool.unit else self._lacking_requests(now)
 
     def _lacking_slots(self, reading: int, now: int) -> tuple[Runs, bool]:
-        pool, line = self._pool, list(self.line())
+        pool, line = self._pool, [(ticket, permits) for ticket, permits in self.line() if isinstance(permits, int)]
         first = line[0][1] if line else 0
         waiting = sum([permits for _, permits in line])
         if pool.count and self.enough(first or 1, now):

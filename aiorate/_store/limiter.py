@@ -10,10 +10,9 @@ from aiorate._limiter import Limiter
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import check_permits
 from aiorate._store.demand import Terms
-from aiorate._store.once import AskOnce
 from aiorate._store.options import check_name, horizon_of, lateness_of, parts_of, share_of
 from aiorate._store.pool import Pool
-from aiorate._store.session import StoreSession
+from aiorate._store.session import AskOnce, StoreSession
 from aiorate._store.store import check_source
 from aiorate._tree.questions import above_on_demand
 from aiorate._tree.refusals import ACQUIRE

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from aiorate._errors import kind_of
 from aiorate._limiter import Limiter
+from aiorate._options import each_of, is_list
 from aiorate._rate import Rate, duration_to_ns, exact
 from aiorate._schedulers.all_of import AllOf
 from aiorate._schedulers.calendar_window import CalendarWindow
 from aiorate._schedulers.interface import Scheduler, check_permits
 from aiorate._schedulers.token_bucket import TokenBucket
-from aiorate._several import each_of, is_list
 from aiorate._store.outage import POLICIES
 from aiorate._store.pool import Part, check_memory
 

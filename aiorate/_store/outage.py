@@ -114,7 +114,7 @@ class Outage:
         self.cancel()
         self.degraded = True
         self._decide()
-        node.notices.tell(Event("degraded", node.notices.name, source=f"{self.why}; on_unavailable={self.policy!r}"), node.tree)
+        node.tell(Event("degraded", node.name, source=f"{self.why}; on_unavailable={self.policy!r}"))
         node.changed()
         return True
 
@@ -145,7 +145,7 @@ class Outage:
             pool.clear()
         self.forget()
         if length:
-            node.notices.tell(Event("restored", node.notices.name, seconds=ns_to_seconds(length)), node.tree)
+            node.tell(Event("restored", node.name, seconds=ns_to_seconds(length)))
         return owed
 
     def forget(self) -> None:

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiorate._loops.clock import Handle
-    from aiorate._store.asking import Session
-    from aiorate._store.client import StoreClient
+    from aiorate._store.client import Session, StoreClient
 
 __all__ = ["LoopPlace", "Place", "Returned", "Timers"]
 

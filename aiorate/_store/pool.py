@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from aiorate._rate import Rate, ceil_div
-from aiorate._schedulers.dimensions import Amounts
+from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_give_back, check_permits, check_window
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from aiorate._errors import EngineUnavailable
     from aiorate._rate import Number
+    from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.calendar_window import CalendarWindow
 
 __all__ = ["MOST_NS", "Link", "Part", "Pool", "Run", "check_memory"]
@@ -165,7 +166,7 @@ class Pool(Scheduler):
         """Whether its slots are single permits."""
         self._late: int = late
         self.rate = _slowest([part.rate for part in parts]) if unit else parts[0].rate
-        self.receipts: bool = True
+        self._receipts: bool = True
         self.runs: list[Run] = []
         """What is in hand."""
         self.count: int = 0
@@ -211,7 +212,7 @@ class Pool(Scheduler):
         """The permits of a whole window; None: any number."""
         return None if self.calendar is None else self.parts[0].burst
 
-    def need(self, permits: int) -> tuple[int, ...]:
+    def need(self, permits: Permits) -> tuple[int, ...]:
         """The amounts of a request, as slots have them."""
         return permits.of[: len(self.parts)] if isinstance(permits, Amounts) else (int(permits),) * (1 if self.unit else len(self.parts))
 
@@ -228,10 +229,10 @@ class Pool(Scheduler):
                 i += 1
         return []
 
-    def lacks(self, permits: int, now: int) -> bool:
+    def lacks(self, permits: Permits, now: int) -> bool:
         """Whether there are not enough slots in hand for that request."""
         need = self.need(permits)
-        return any(need) and self._due(need, self._lapsed(permits, now), now)[1] is None
+        return any(need) and self._due(need, self._lapsed(_size(permits), now), now)[1] is None
 
     # What the session does.
 
@@ -304,13 +305,13 @@ class Pool(Scheduler):
 
     # A request.
 
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
+    def take(self, permits: Permits, now: int, since: int | None = None) -> int:
         runs = self.runs
         if permits is _ONE and runs and self.unit and type(now) is int:
             run = runs[0]
             at = run.due
             if at <= now <= at + run.late:
-                if since is not None or self.receipts:  # out of the line: it may come back
+                if since is not None or self._receipts:  # out of the line: it may come back
                     self._note(now, at, run.late)
                 run.i += 1
                 if run.i == run.n:
@@ -323,24 +324,25 @@ class Pool(Scheduler):
                 if self.count <= self._asks_below:
                     self.want(now)
                 return at
-        check_ask("take()", permits, now, since, self.max_permits)
+        size = _size(permits)
+        check_ask("take()", size, now, since, self.max_permits)
         need = self.need(permits)
         if not any(need):
             return now
-        skip = self._lapsed(permits, now)
+        skip = self._lapsed(size, now)
         at, last = self._due(need, skip, now)
         if last is not None:
             if last.places and (place := last.places[last.i > 0]) >= 0:
                 self.waits_for = place
             if at <= now:
-                self._spend(permits, need, skip, now, at)
+                self._spend(size, need, skip, now, at)
             else:
-                self._refuse(permits, now)
+                self._refuse(size, now)
             return at
-        self._refuse(permits, now)
+        self._refuse(size, now)
         if self.outage == "open":
             self._free = (now if self._free is None else self._free[0], now)
-            self.spent += permits
+            self.spent += size
             return now
         if self.error is not None:
             raise type(self.error)(*self.error.args) from self.error.__cause__  # one for all would collect the frames of them all
@@ -348,26 +350,27 @@ class Pool(Scheduler):
             at, last = self._due(need, skip, now)
             if last is not None:
                 if at <= now:
-                    self._spend(permits, need, skip, now, at)
+                    self._spend(size, need, skip, now, at)
                 return at
         if self.asked_at is not None:
             return NOBODY_KNOWS  # their arrival is told
         return now + _LOOK_AGAIN_NS if self.look_at is None else self.look_at
 
-    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
-        check_ask("peek()", permits, now, None, self.max_permits)
+    def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
+        size = _size(permits)
+        check_ask("peek()", size, now, None, self.max_permits)
         need = self.need(permits)
         if not any(need):
             return now
         if not ahead:
-            at, run = self._due(need, self._lapsed(permits, now), now)
+            at, run = self._due(need, self._lapsed(size, now), now)
             if run is not None:
                 return at
             if self.patient:  # the caller is first in line, and calls take() only once this is due
-                self._refuse(permits, now)
+                self._refuse(size, now)
                 if self.error is not None:
                     raise type(self.error)(*self.error.args) from self.error.__cause__
-                at, run = self._due(need, self._lapsed(permits, now), now)
+                at, run = self._due(need, self._lapsed(size, now), now)
                 if run is not None:
                     return at
         if self.outage == "open":
@@ -375,9 +378,10 @@ class Pool(Scheduler):
         if self.outage in ("raise", "wait"):
             return NOBODY_KNOWS
         before = self.need(ahead) if ahead else (0,) * len(need)
-        usable = self.usable(permits + ahead, now)
-        if self.unit and ahead and usable >= permits + ahead:
-            return self._due((permits + ahead,), self.count - usable, now)[0]
+        together = size + (_size(ahead) if ahead else 0)
+        usable = self.usable(together, now)
+        if self.unit and ahead and usable >= together:
+            return self._due((together,), self.count - usable, now)[0]
         return self._estimate(need, before, usable, now)
 
     def _refuse(self, permits: int, now: int) -> None:
@@ -459,26 +463,27 @@ class Pool(Scheduler):
 
     # What comes back, and changes.
 
-    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+    def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
         """Put the slots of a grant back in hand. Those that have lapsed are lost, or come back to the store where it takes them."""
-        check_give_back(permits, now, taken)
+        size = _size(permits)
+        check_give_back(size, now, taken)
         amounts = self.need(permits)
         if taken is not None and self.calendar is None:
             for instant, at, late in self._granted:
                 if instant == taken and now <= at + late:
                     unit = self.unit
-                    self.add([Run((1,) if unit else amounts, permits if unit else 1, at, (), (), late)])
+                    self.add([Run((1,) if unit else amounts, size if unit else 1, at, (), (), late)])
                     if self.link is not None and not unit:
                         self.link.corrected(False)
                     return
         self.back(amounts, now if taken is None else taken)
 
-    def charge(self, permits: int, now: int) -> None:
+    def charge(self, permits: Permits, now: int) -> None:
         """Have the store take the permits from all processes; here they delay what is booked from now on.
 
         Raises ValueError for a debt of more than 317 years.
         """
-        check_permits("charge()", permits)
+        check_permits("charge()", _size(permits))
         more = permits.of[: len(self.parts)] if isinstance(permits, Amounts) else (int(permits),) * len(self.parts)
         if not isinstance(permits, Amounts) and permits * self.rate.period_ns > MOST_NS * self.rate.permits:
             most = MOST_NS * self.rate.permits // self.rate.period_ns
@@ -489,9 +494,9 @@ class Pool(Scheduler):
             for level, part, each in zip(self.levels, self.parts, more, strict=True)
         ]
 
-    def read_rate(self, rate: Rate | str | Number) -> Rate:
-        """As `CalendarWindow.read_rate` does."""
-        return Rate.of(rate) if self.calendar is None else self.calendar.read_rate(rate)
+    def _read_rate(self, rate: Rate | str | Number) -> Rate:
+        """As `CalendarWindow._read_rate` does."""
+        return Rate.of(rate) if self.calendar is None else self.calendar._read_rate(rate)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate by which this process has slots assigned. Raises RuntimeError where there are several."""
@@ -559,7 +564,7 @@ class Pool(Scheduler):
                 used, passed = max(used - self.parts[0].burst, 0), passed + 1
         return used, passed
 
-    def last(self, permits: int, now: int) -> int | None:
+    def last(self, permits: Permits, now: int) -> int | None:
         """The place of the dimension that is due last; None: all are due now."""
         dues = [
             now if level is None or not own else self._due_of(part, level, own, 0, now)
@@ -568,11 +573,11 @@ class Pool(Scheduler):
         latest = max(dues)
         return dues.index(latest) if latest > now else None
 
-    def quotas(self) -> list[tuple[int, Rate]]:
+    def _quotas(self) -> list[tuple[int, Rate]]:
         """The burst of each rate, of all processes together."""
         return [(part.burst, part.rate) for part in self.parts]
 
-    def standings(self, now: int) -> list[tuple[int, int]]:
+    def _standings(self, now: int) -> list[tuple[int, int]]:
         """For each rate, the slots in hand that are due and those that the store had free when it answered last."""
         return [self._standing(place, now) for place in range(len(self.parts))]
 
@@ -618,7 +623,7 @@ class Pool(Scheduler):
         )
         return most + (largest if largest > 1 else 0)
 
-    def rested(self, now: int) -> bool:
+    def _rested(self, now: int) -> bool:
         """Whether nothing is in hand, on its way, or to be told."""
         return self.asked_at is None and not self.outage and not self.usable(1, now) and not any(self.corrections)
 
@@ -627,6 +632,11 @@ class Pool(Scheduler):
             return f"Pool({self.calendar.described}, in_hand={self.count})"
         rates = ", ".join([f"{part.rate}" if part.burst == 1 else f"{part.rate} burst {part.burst}" for part in self.parts])
         return f"Pool({rates}, in_hand={self.count})"
+
+
+def _size(permits: Permits) -> int:
+    """How many permits a request is for; 1 if it is for amounts."""
+    return 1 if isinstance(permits, Amounts) else permits
 
 
 def _due(run: Run) -> int:

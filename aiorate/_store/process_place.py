@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from aiorate._loops.clock import Handle
     from aiorate._loops.loop import Loop
-    from aiorate._store.asking import Asked, Session
-    from aiorate._store.client import StoreClient
+    from aiorate._store.client import Session, StoreClient
     from aiorate._store.place import Returned, Timers
+    from aiorate._store.store import Asked
     from aiorate._tree.node import Node
 
 __all__ = ["ProcessPlace"]

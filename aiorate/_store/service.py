@@ -13,14 +13,13 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aiorate._loops.lock import Lock
+from aiorate._lock import Lock
 from aiorate._store.client import client_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate._store.asking import Session
-    from aiorate._store.client import StoreClient
+    from aiorate._store.client import Session, StoreClient
 
 __all__ = ["Leaving", "Service", "service"]
 

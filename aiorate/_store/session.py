@@ -19,17 +19,22 @@ from aiorate._tree.changes import on_pause_end
 from aiorate._tree.watcher import Watcher
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from aiorate._loops.clock import Handle
-    from aiorate._store.asking import Asked
+    from aiorate._schedulers.amounts import Permits
     from aiorate._store.client import StoreClient
     from aiorate._store.demand import Runs, Terms
     from aiorate._store.place import Place, Returned
     from aiorate._store.pool import Part
     from aiorate._store.script import Answer
+    from aiorate._store.store import Asked
+    from aiorate._tree.limit import Answer as Asking
     from aiorate._tree.line import Ticket
     from aiorate._tree.node import Node
+    from aiorate._tree.refusals import Admission
 
-__all__ = ["StoreSession"]
+__all__ = ["AskOnce", "StoreSession"]
 
 _US, _MS = 1_000, 1_000_000  # ns
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
@@ -38,6 +43,7 @@ _SOONEST_NS, _LATEST_NS = 20 * _MS, 250 * _MS  # after which to ask again for a 
 _RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a window that is used up: permits may come back
 _RETURNS = 12  # the store hears of this many at once, whatever is in hand
 _FLUSH_SECONDS = 0.05  # after which the store hears what came back, if no question is to be expected
+_LONGEST_NS = 900_000_000  # that a request waits which waits for one answer
 _PAUSE_SECONDS = 1.0  # how often a process in which a request waits asks whether a pause goes on
 
 
@@ -134,7 +140,7 @@ class StoreSession(Watcher):
             self._wake()
             return False
         first = next(self._demand.line(), None)
-        if self._pool.count and self._demand.enough(1 if first is None else first[1], now):
+        if self._pool.count and self._demand.enough(first[1] if first is not None and isinstance(first[1], int) else 1, now):
             return False
         self._wake()
         return True
@@ -605,3 +611,31 @@ class StoreSession(Watcher):
         returned, self._returned = self._returned, None
         if returned is not None:
             returned.over()
+
+
+class AskOnce:
+    """A request with ``max_wait=0``, or ``limit`` ns, which is less than an answer takes; ``call`` is the public method."""
+
+    __slots__ = ("_call", "_limit", "_node", "_session", "_ticket")
+
+    def __init__(self, node: Node, session: StoreSession, limit: int, call: str) -> None:
+        self._node, self._session, self._limit, self._call = node, session, limit, call
+        self._ticket: Ticket | None = None
+
+    def decide(self, permits: Permits, limit: int | None, most: Admission | None, *rest: Any) -> Asking:
+        """As `Tree.request`; a request that gets in line waits for one answer of the store, and for no longer than a second."""
+        self._session.recheck()
+        node = self._node
+        answer = node.tree.request(node, permits, limit, most, *rest)
+        ticket = answer[0]
+        if ticket is not None and not ticket.done():
+            self._ticket, once = ticket, OneAnswer(self._limit, self._call)
+            if node.tree.agenda is not None:
+                node.tree.agenda.limit_wait(node, ticket, permits, answer[2], _LONGEST_NS, once)
+            self._session.ask_once(ticket, once)
+        return answer
+
+    def forget(self) -> None:
+        """The request was decided, or its caller has left."""
+        if self._ticket is not None:
+            self._session.forget_once(self._ticket)

@@ -13,16 +13,19 @@ from aiorate._store.script import SHA, TEXT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiorate._store.asking import Asked
     from aiorate._store.connections import Command
 
-__all__ = ["CALL_SECONDS", "CONNECT_SECONDS", "UNKNOWN", "Store", "check_source", "node_of"]
+__all__ = ["CALL_SECONDS", "CONNECT_SECONDS", "UNKNOWN", "Asked", "Store", "check_source", "node_of"]
 
 CALL_SECONDS = 0.5  # for one answer
 CONNECT_SECONDS = 2.0  # for one answer of a new connection
 UNKNOWN = "?"  # a node that the client does not know yet
 _KINDS = {"Redis", "RedisCluster", "Valkey", "ValkeyCluster"}
 _CLIENTS = ("redis.asyncio", "valkey.asyncio")
+
+
+Asked = tuple[str, "Sequence[str | bytes]"]
+"""A question: the key, and the other arguments of the script."""
 
 
 class Store:

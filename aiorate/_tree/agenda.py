@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiorate._loops.loop import Loop
+    from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Limit
     from aiorate._tree.line import Ticket
     from aiorate._tree.refusals import Refusals
@@ -33,7 +34,7 @@ class Agenda:
         self._timer = Timer(loop, self._ring)
         self._heap: list[tuple[int, int, Limit]] = []
         self._armed = 0  # limits with a reading at which to look at them
-        self._deadlines: list[tuple[int, int, Limit, Ticket, int, int, Refusals]] = []
+        self._deadlines: list[tuple[int, int, Limit, Ticket, Permits, int, Refusals]] = []
         self._gone: dict[Ticket, None] = {}  # of requests with a deadline that left undecided
         self._most = _SMALL  # deadlines before those of decided requests are removed
         self._number = 0
@@ -42,6 +43,8 @@ class Agenda:
         """Look at the limit when the clock reads that; None: not before something changes."""
         before = limit.wake_at
         if reading == before:
+            if self._deadlines:  # the first may be of a request that was just granted
+                self._aim()
             return
         limit.wake_at = reading
         heap = self._heap
@@ -54,7 +57,7 @@ class Agenda:
                 heapify(heap)
         self._aim()
 
-    def limit_wait(self, limit: Limit, ticket: Ticket, permits: int, asked: int, most: int, refusals: Refusals) -> None:
+    def limit_wait(self, limit: Limit, ticket: Ticket, permits: Permits, asked: int, most: int, refusals: Refusals) -> None:
         """Have a request in line fail ``most`` ns after the reading ``asked``."""
         self._number += 1  # of requests with the same deadline, the first to join gives up first
         heappush(self._deadlines, (asked + most, self._number, limit, ticket, permits, most, refusals))
@@ -124,7 +127,7 @@ class Agenda:
 
     def _expire(self, reading: int) -> None:
         heap = self._deadlines
-        over: dict[Limit, list[tuple[Ticket, int, int, Refusals]]] = {}
+        over: dict[Limit, list[tuple[Ticket, Permits, int, Refusals]]] = {}
         number, most = 0, len(heap) if self._loop.manual else MOST
         while heap and heap[0][0] <= reading and number < most:
             entry = heappop(heap)

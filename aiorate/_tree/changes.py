@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from aiorate._rate import ns_to_seconds
+from aiorate._schedulers.amounts import count_of
 from aiorate._schedulers.interface import Scheduler
-from aiorate._schedulers.server_quotas import ServerQuotas
+from aiorate._tree.supply import SAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiorate._feedback import Feedback
     from aiorate._rate import Number, Rate
+    from aiorate._schedulers.amounts import AnyQuotas, Permits
     from aiorate._spec import RateSpec
     from aiorate._tree.node import Node
 
@@ -83,8 +85,10 @@ def resume(node: Node) -> None:
 
 def cap(node: Node, name: str, left: int, size: int, ns: int, error: int) -> None:
     """Heed what a server said is left of a quota; see `ServerQuotas.heed`. ``ns`` runs from now, during a pause too."""
+    from aiorate._schedulers.server_quotas import ServerQuotas
+
     now = node.look_now()
-    told = node.told or ServerQuotas(node.scheduler)
+    told = node.told or cast("AnyQuotas", ServerQuotas(node.scheduler))
     if told.heed(name, left, size, ns, now, now + node.timeline.held_for, error):
         node.told = told
         node.changed()
@@ -95,9 +99,9 @@ def refund(node: Node, permits: int) -> None:
     counters = node.counters
     node.scheduler.give_back(permits, node.look_now())
     counters.refunded += permits
-    counters.given_back += min(permits, node.granted - counters.given_back)
+    counters.given_back += min(permits, count_of(node.granted - counters.given_back))
     if node.above is not None and (up := node.permits_above(permits)):
-        refund(node.above, up)
+        refund(node.above, count_of(up))
     node.changed()
 
 
@@ -106,13 +110,13 @@ def charge(node: Node, permits: int) -> None:
     node.scheduler.charge(permits, node.look_now())
     node.counters.charged += permits
     if node.above is not None and (up := node.permits_above(permits)):
-        charge(node.above, up)
+        charge(node.above, count_of(up))
     node.changed()
 
 
 def set_rate(node: Node, rate: Rate | str | Number, member: int | None) -> None:
     """Change the rate, or that of the member with that index. Raises TypeError and ValueError for an index that is none."""
-    scheduler = node.scheduler
+    scheduler: Scheduler = node.scheduler
     if member is not None:
         if isinstance(member, bool) or not isinstance(member, int):
             raise TypeError(f"set_rate(member) must be the index of a member, an int, not {type(member).__name__}.")
@@ -121,7 +125,7 @@ def set_rate(node: Node, rate: Rate | str | Number, member: int | None) -> None:
         if not 0 <= member < len(scheduler.members):
             raise ValueError(f"set_rate(member={member}): the strategy has {len(scheduler.members)} members, counted from 0.")
         scheduler = scheduler.members[member]
-    scheduler.set_rate(scheduler.read_rate(rate), node.look_now())
+    scheduler.set_rate(scheduler._read_rate(rate), node.look_now())
     node.counters.altered = True
     _rate_changed(node)
 
@@ -164,8 +168,7 @@ def tell_of_pause(node: Node, ns: int, feedback: Feedback) -> None:
     if ns:
         from aiorate._events import Event
 
-        notices = node.notices
-        notices.tell(Event("paused", notices.name, seconds=ns_to_seconds(ns), source=feedback.source), node.tree)
+        node.tell(Event("paused", node.name, seconds=ns_to_seconds(ns), source=feedback.source))
 
 
 def _rate_changed(node: Node) -> None:
@@ -175,17 +178,17 @@ def _rate_changed(node: Node) -> None:
     most = node.scheduler.max_permits
     if most is not None:
         for ticket, permits, _ in line:
-            if permits > most:
+            if node.exceeded(permits) is not None:
                 ticket.set_result(ValueError(f"acquire({permits}) can no longer be granted: {most} is the most at once now."))
                 line.leave(ticket, permits)
-        node.check_below(most)
+        node.check_below()
     node.changed()
 
 
 def reset(node: Node) -> None:
     """Everything as new, except the requests in line."""
     node.look_now()
-    timeline, parts = node.timeline, [node.scheduler]
+    timeline, parts = node.timeline, cast("list[Scheduler]", [node.scheduler])
     for part in parts:  # the list grows meanwhile
         if type(part).reset is Scheduler.reset:
             part.reset(0)  # raises, before anything changes
@@ -202,22 +205,21 @@ def reset(node: Node) -> None:
         past = totals_of(node).past
     node.taken = node.meter.grabs = 0  # first: `Totals` are read at any time, and may be too low, but not too high
     node.counters.clear()
-    node.notices.forget()
     if watch is not None and past is not None:
         watch.past = past
     node.counters.since = timeline.now()
     node.changed()
 
 
-def share(node: Node, above: Node | None, permits_above: Callable[[int], int] = int) -> None:
+def share(node: Node, above: Node | None, permits_above: Callable[[Permits], Permits] = SAME) -> None:
     """From now on it belongs to a key or a budget, and every grant takes from the limit above too, if there is one.
 
     Raises ValueError if it does already, if requests wait here for which that limit was never asked, or unless both have the same scope.
     """
-    if node.above is not None or node.scheduler.owner is _KEY:
+    if node.above is not None or node.scheduler._owner is _KEY:
         raise ValueError("it belongs to another key already: make one for each key.")
     if above is None:
-        node.scheduler.owner = _KEY
+        node.scheduler._owner = _KEY
         return
     if node.is_waited_for or node.counters.returnable:
         raise ValueError("it is in use already: make one that is not.")
@@ -228,5 +230,5 @@ def share(node: Node, above: Node | None, permits_above: Callable[[int], int] = 
         raise ValueError(f"it would be the limit of level {levels} in a row; {_MOST_LEVELS} are the most.")
     if top is node:
         raise ValueError("it is the limit that is shared, or one that this shares in turn: make one for each key.")
-    node.scheduler.owner = _KEY
+    node.scheduler._owner = _KEY
     node.share(above, permits_above)

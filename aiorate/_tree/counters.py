@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiorate._schedulers.amounts import Permits
+
 __all__ = ["Counters"]
 
 _NO_WAITS: dict[int, int] = {}  # shared by all limiters for which nobody ever waited
@@ -20,6 +25,7 @@ class Counters:
         "returnable",
         "since",
         "skipped",
+        "untold",
         "unused",
         "waited_max",
         "waited_total",
@@ -37,10 +43,11 @@ class Counters:
 
     def clear(self) -> None:
         """Begin again at 0."""
-        self.given_back: int = 0  # permits that came back, by cancellation or refund
+        self.given_back: Permits = 0  # permits that came back, by cancellation or refund
         self.refunded: int = 0  # permits
         self.charged: int = 0  # permits
         self.skipped: int = 0  # permits given up, which fell due while a request waited and the loop was late
+        self.untold: int = 0  # permits skipped, of which no event has told yet
         self.unused: int = 0  # the rest of a permit that was skipped, in ns x permits of the rate
         self.refused: int = 0  # requests
         self.cancelled: int = 0  # requests

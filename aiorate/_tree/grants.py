@@ -13,6 +13,7 @@ from aiorate._schedulers.interface import NOBODY_KNOWS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Source, Taken
 
     L = TypeVar("L", bound=Source)
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["hold", "kept", "limited_by", "resumed", "take_all", "undo"]
 
 
-def take_all(path: Sequence[tuple[L, int, int]], instants: Sequence[int | None], waited: bool = False) -> tuple[int, L | None]:
+def take_all(path: Sequence[tuple[L, Permits, int]], instants: Sequence[int | None], waited: bool = False) -> tuple[int, L | None]:
     """Take from the limits of the path, each booked since its instant; from all or none.
 
     Returns the instant for which the lowest scheduled it, and None; or when it is due, and the limit that refused. ``waited``: the
@@ -47,7 +48,7 @@ def take_all(path: Sequence[tuple[L, int, int]], instants: Sequence[int | None],
     return at, None
 
 
-def _take_none(path: Sequence[tuple[Source, int, int]]) -> None:
+def _take_none(path: Sequence[tuple[Source, Permits, int]]) -> None:
     """Take those back."""
     for limit, permits, instant in path:
         (limit.told or limit.scheduler).give_back(permits, instant, instant)
@@ -67,7 +68,7 @@ def hold(taken: Taken) -> None:
     """Record takes: one more grant may come back."""
     for limit, _, _ in taken:
         limit.counters.returnable += 1
-        limit.scheduler.receipts = True
+        limit.scheduler._receipts = True
 
 
 def kept(taken: Taken) -> None:
@@ -77,7 +78,7 @@ def kept(taken: Taken) -> None:
         if counters.returnable:
             counters.returnable -= 1
         if not counters.returnable:
-            limit.scheduler.receipts = False
+            limit.scheduler._receipts = False
 
 
 def resumed(taken: Taken, tasks: int = 1) -> None:

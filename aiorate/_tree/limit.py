@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from aiorate._loops.clock import ReadClock
     from aiorate._loops.loop import Loop, Waker
     from aiorate._meter import Meter
-    from aiorate._schedulers.interface import Scheduler
-    from aiorate._schedulers.server_quotas import ServerQuotas
-    from aiorate._tree.catch_up import CatchUp
+    from aiorate._schedulers.amounts import AnyQuotas, AnyScheduler, Permits
     from aiorate._tree.counters import Counters
     from aiorate._tree.fair_queue import Flow
     from aiorate._tree.line import Ticket
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Limit", "Outcome", "Source", "Taken", "outcome_of"]
 
 # What a request took: of each limit from its own up, the permits, and the instant at which it took them.
-Taken = tuple[tuple["Source", int, int], ...]
+Taken = tuple[tuple["Source", "Permits", int], ...]
 # For when the request was scheduled, what it took, the clock's reading then, and what it waited for last; see `Waited.limited_by`.
 Grant = tuple[int, Taken, int, str | None]
 # An error is a result, not an exception: asyncio logs "exception was never retrieved" for abandoned futures.
@@ -45,22 +43,23 @@ def outcome_of(ticket: Ticket) -> Outcome | None:
 class Source(Protocol):
     """A limit of which a request takes. `aiorate._tree.supply` and `aiorate._tree.node` say what each name means."""
 
-    scheduler: Scheduler
-    told: ServerQuotas | None
+    scheduler: AnyScheduler
+    told: AnyQuotas | None
     timeline: Timeline
-    catch_up: CatchUp
+    catch_up: int
     counters: Counters
-    waited_above: Callable[[int], None] | None
-    taken: int
+    waited_above: Callable[[Permits], None] | None
+    name: str | None
+    taken: Permits
     resuming: int
     since: int
 
     @property
     def meter(self) -> Meter: ...
     @property
-    def noted(self) -> Counters: ...
+    def above(self) -> Source | None: ...
     @property
-    def name(self) -> str | None: ...
+    def noted(self) -> Counters: ...
 
     def follow(self, read: ReadClock) -> None: ...
     def set_meter(self, now: int | None) -> None: ...
@@ -74,9 +73,9 @@ class Limit(Source, Protocol):
 
     queue: Queue[Any]
     flow: Flow | None
-    permits_above: Callable[[int], int]
+    permits_above: Callable[[Permits], Permits]
     watch: Watch | None
-    stood: int
+    stood: Permits
     due: int | None
     closed: bool
     wake_at: int | None
@@ -90,9 +89,7 @@ class Limit(Source, Protocol):
     @property
     def shut(self) -> bool: ...
     @property
-    def granted(self) -> int: ...
-    @property
-    def max_permits(self) -> int | None: ...
+    def granted(self) -> Permits: ...
     @property
     def is_held(self) -> bool: ...
     @property
@@ -100,11 +97,13 @@ class Limit(Source, Protocol):
     @property
     def loop(self) -> Loop | None: ...
 
+    def exceeded(self, permits: Permits) -> int | None: ...
     def here(self) -> Loop | None: ...
-    def take(self, permits: int, since: int | None = None) -> tuple[int, Taken] | None: ...
-    def join(self, permits: int, since: int | None, ticket: Ticket | None) -> Ticket: ...
+    def take(self, permits: Permits, since: int | None = None) -> tuple[int, Taken] | None: ...
+    def join(self, permits: Permits, since: int | None, ticket: Ticket | None) -> Ticket: ...
     def ticket(self, loop: Loop) -> Ticket: ...
-    def leave(self, ticket: Ticket, permits: int) -> None: ...
+    def leave(self, ticket: Ticket, permits: Permits) -> None: ...
+    def first(self) -> Any: ...
     def ring(self) -> None: ...
     def look(self) -> None: ...
     def look_from_top(self) -> None: ...

@@ -15,6 +15,8 @@ from aiorate._loops.loop import Ticket
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aiorate._schedulers.amounts import Permits
+
 __all__ = ["Line", "Request", "StandIn", "Ticket"]
 
 _SMALL = 32
@@ -43,7 +45,7 @@ class StandIn:
         """Never called."""
 
 
-Request = tuple[Ticket, int, int]  # its permits, and the instant since when it stands in line
+Request = tuple[Ticket, "Permits", int]  # its permits, and the instant since when it stands in line
 
 
 class Line:
@@ -56,11 +58,11 @@ class Line:
     __slots__ = ("_absent", "_countable", "_gone", "_queue", "left", "total")
 
     def __init__(self) -> None:
-        self.total: int = 0
+        self.total: Permits = 0
         """The permits of all waiting requests."""
         self.left: int = 0
         """How often a request has left that was not served."""
-        self._queue: deque[Ticket | int] = deque()
+        self._queue: deque[Ticket | Permits] = deque()
         self._countable = _FIRST
         self._gone = 0  # requests in the queue that have left, less those that were popped and have yet to leave
         self._absent: set[Ticket] = set()  # tickets that left without being done
@@ -103,7 +105,7 @@ class Line:
             self._absent.discard(ticket)
         return None
 
-    def join(self, ticket: Ticket, permits: int, since: int) -> None:
+    def join(self, ticket: Ticket, permits: Permits, since: int) -> None:
         """Add a request at the end."""
         self._queue.extend((ticket, permits, since))
         self.total += permits
@@ -119,7 +121,7 @@ class Line:
             return queue[0], queue[1], queue[2]  # type: ignore[return-value]  # as in first(), for most
         return self.first()
 
-    def leave(self, ticket: Ticket, permits: int) -> None:
+    def leave(self, ticket: Ticket, permits: Permits) -> None:
         """Remove a request that was not served."""
         self.left += 1
         self.total -= permits
@@ -142,7 +144,7 @@ class Line:
         self._keep([])
         return tickets
 
-    def _keep(self, entries: list[Ticket | int]) -> None:
+    def _keep(self, entries: list[Ticket | Permits]) -> None:
         self._gone -= (len(self._queue) - len(entries)) // 3
         self._queue = deque(entries)
         self._absent.clear()

@@ -9,7 +9,7 @@ Knows nothing of how a rate is computed, of seconds, or of what kind of loop run
 from __future__ import annotations
 
 from asyncio import InvalidStateError
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from aiorate._errors import LimiterClosed
 from aiorate._loops.table import running_loop
@@ -19,24 +19,22 @@ from aiorate._tree.fair_queue import Flow
 from aiorate._tree.grants import hold, limited_by, take_all, undo
 from aiorate._tree.questions import wait_for
 from aiorate._tree.queue import NOBODY, Queue
-from aiorate._tree.supply import Supply
+from aiorate._tree.supply import SAME, Late, Supply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiorate._loops.clock import Clock
     from aiorate._loops.loop import Loop, Waker
+    from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Taken
-    from aiorate._tree.line import Ticket
+    from aiorate._tree.line import Request, Ticket
     from aiorate._tree.refusals import Refusals
     from aiorate._tree.tree import Tree
 
 __all__ = ["Node"]
 
 _ESTIMATED = 32  # requests that time out in one wake-up whose errors say how long each would have waited
-
-
-_NOBODY = cast("Queue[Node]", NOBODY)
 
 
 class Node(Supply):
@@ -48,7 +46,6 @@ class Node(Supply):
         "due",
         "flow",
         "keeps",
-        "queue",
         "seen",
         "seen_at",
         "standing",
@@ -58,6 +55,7 @@ class Node(Supply):
     )
 
     above: Node | None
+    queue: Queue[Node]
 
     def __init__(
         self,
@@ -69,13 +67,11 @@ class Node(Supply):
         tree: Tree | None = None,
     ) -> None:
         super().__init__(scheduler, catch_up, precise, clock, name, tree)
-        self.queue: Queue[Node] = _NOBODY
-        """Who waits here."""
         self.waker: Waker | None = None
         """Makes the tickets of its line, and wakes those who hold them; None: nobody has waited in it."""
         self.keeps: object = None
         """The limiter or budget that it shares, which as a key of others would be evicted if nobody held it."""
-        self.seen: int = 0
+        self.seen: Permits = 0
         """As a key of others: what `granted` was when it was looked at last, ..."""
         self.seen_at: int = 0
         """... and when it was first found to be that."""
@@ -83,7 +79,7 @@ class Node(Supply):
         """This limit among those that share the one above."""
         self.standing: Ticket | Node | None = None
         """The first here, which stands in the line above."""
-        self.stood: int = 0
+        self.stood: Permits = 0
         """Its permits there."""
         self.due: int | None = None
         """The instant at which the first is due here; None: unknown, as while paused."""
@@ -91,18 +87,19 @@ class Node(Supply):
         """The reading of the clock at which the tree looks here; None: it does not."""
         self._serving = False
 
-    def share(self, above: Node, permits_above: Callable[[int], int] = int) -> None:
+    def share(self, above: Node, permits_above: Callable[[Permits], Permits] = SAME) -> None:
         """Take from that limit too from now on."""
-        self.above, self.permits_above, self.tree = above, permits_above, above.tree
+        self.above, self.permits_above, self.tree = above, permits_above, above.tree  # pyright: ignore[reportIncompatibleVariableOverride]
         if above.queue.turns is None:
             above._queue_up().share()
             self.tree.add(above)
+            above.look()  # for those who wait there already
         if self.queue.turns is not None:
             self.tree.add(self)
         self.watcher.shared()
         self.open_meter()
 
-    def join(self, permits: int, since: int | None, ticket: Ticket | None) -> Ticket:
+    def join(self, permits: Permits, since: int | None, ticket: Ticket | None) -> Ticket:
         """Put a request in line. ``ticket`` is that of a caller in another thread; None: it is made here."""
         tree = self.tree
         loop = tree.loop
@@ -136,11 +133,11 @@ class Node(Supply):
         return waker
 
     def _queue_up(self) -> Queue[Node]:
-        if self.queue is _NOBODY:
+        if self.queue is NOBODY:
             self.queue = Queue()
         return self.queue
 
-    def leave(self, ticket: Ticket, permits: int) -> None:
+    def leave(self, ticket: Ticket, permits: Permits) -> None:
         """An undecided request leaves the line. Never raises."""
         assert self.waker is not None
         self.waker.leave(ticket)
@@ -156,6 +153,14 @@ class Node(Supply):
         node: Node | None = self
         while node is not None:
             node = node._look()
+
+    def first(self) -> Request | Node | None:
+        """Who is next: a request, or a limit below whose first stands here; None: nobody."""
+        queue = self.queue
+        request = queue.line.first()
+        if queue.head is not (None if request is None else request[0]):  # one that was cancelled has not left yet
+            self.look()
+        return queue.first()
 
     def ring(self) -> None:
         """The first is due."""
@@ -184,25 +189,22 @@ class Node(Supply):
             return self._sit()
         finally:
             self._serving = False
-            queue = self.queue
-            if queue.turns is None and not queue.line:
-                queue.head = None
             self.open_meter()
 
     def _look_on(self, now: int) -> Node | None:
         above, tree, queue = self.above, self.tree, self.queue
+        if above is None and self.timeline.held_at is None:
+            self._serve(now)
+            return None
         moved: Node | None = None
         while True:
             first = queue.first()
-            if first is None or self.timeline.held_at is not None:
+            if first is None or above is None or self.timeline.held_at is not None:
                 self.due = None
                 if first is not None:
                     self.watcher.held_up()
                 tree.wake(self, None if first is None or self.timeline.stopped else self.timeline.paused_until)
                 return self._sit() or moved
-            if above is None:
-                self._serve(now)
-                return None
             standing, permits = (first, first.stood) if isinstance(first, Node) else (first[0], first[1])
             up = self.permits_above(permits)
             error = self._impossible(up)
@@ -220,7 +222,7 @@ class Node(Supply):
                 self._await(at)
                 return self._sit() or moved
             due = self._due_of(first, now) if self.due is None and isinstance(first, Node) else self.due
-            late = 0 if due is None else min(now - due, self.catch_up.limit)
+            late = 0 if due is None else min(now - due, self.catch_up)
             if not up:  # nothing is taken above
                 moved = self._sit() or moved
                 self._serve(now, only=True)
@@ -234,7 +236,7 @@ class Node(Supply):
             moved = self._sit() or moved
             if self.flow is None:
                 self.flow = Flow(1)
-            self.standing, self.stood, self.since = standing, up, above.timeline.now() - min(late, above.catch_up.limit)
+            self.standing, self.stood, self.since = standing, up, above.timeline.now() - min(late, above.catch_up)
             above.meter.until = above.meter.try_until = 0
             may_be_first = above.queue.join_below(self.flow, up, self)
             return above if moved is not None or may_be_first else None
@@ -249,14 +251,14 @@ class Node(Supply):
         self.above.queue.leave_below(self.flow)
         return self.above
 
-    def _impossible(self, up: int) -> BaseException | None:
+    def _impossible(self, up: Permits) -> BaseException | None:
         """The error of a request that the limits above can never grant: they are closed, or allow less since a rate was changed."""
         above = self.above
         assert above is not None
         if above.shut:
             return LimiterClosed("acquire(): the limit that is shared with others is closed.")
-        most = above.max_permits
-        if most is not None and up > most:
+        most = above.exceeded(up)
+        if most is not None:
             return ValueError(f"acquire({up}) can no longer be granted: {most} is the most at once of the limit that is shared.")
         return None
 
@@ -269,9 +271,8 @@ class Node(Supply):
 
     def _serve(self, now: int, only: bool = False) -> None:
         """Grant what is due, in order, and set the timer for the next. ``only`` those that take nothing above."""
-        queue, scheduler, tree, limit = self.queue, self.scheduler, self.tree, self.catch_up.limit
-        permitted = self.told or scheduler
-        line, loop = queue.line, tree.loop
+        queue, scheduler, tree, limit = self.queue, self.scheduler, self.tree, self.catch_up
+        line, loop, permitted = queue.line, tree.loop, self.told or scheduler
         assert loop is not None
         earliest, reading = now - limit, now + self.timeline.offset
         due = now if self.due is None else self.due
@@ -287,10 +288,13 @@ class Node(Supply):
                     self.due = None
                     tree.wake(self, None)
                     if served < now:
-                        self.catch_up.late = served, now
+                        self.late = Late(served, now, limit)
                     break
                 if room is not None and woken >= room:
                     self._await(now)  # that is, as soon as the loop has turned
+                    break
+                if only and self.permits_above(first.stood if isinstance(first, Node) else first[1]):
+                    self.due = None
                     break
                 if isinstance(first, Node):
                     granted = self._grant_below(first, now, late)
@@ -299,9 +303,6 @@ class Node(Supply):
                     woken += granted
                     continue
                 ticket, permits, since = first
-                if only and self.permits_above(permits):
-                    self.due = None
-                    break
                 left = line.left
                 at = permitted.take(permits, now, since if since > earliest else earliest)
                 if at > now:
@@ -317,7 +318,7 @@ class Node(Supply):
                     permitted.give_back(permits, now, now)
                     continue
                 if not woken:
-                    scheduler.receipts = True
+                    scheduler._receipts = True
                 woken += 1
                 self.taken += permits
                 self.resuming += 1
@@ -331,12 +332,12 @@ class Node(Supply):
 
     def _due_of(self, below: Node, now: int) -> int:
         """When the first of that limit, which is due here now, became due: so much later somebody looks."""
-        since = min(max(below.since, now - self.catch_up.limit), now)
+        since = min(max(below.since, now - self.catch_up), now)
         return min((self.told or self.scheduler).peek(below.stood, since), now) if below.stood and self.scheduler.books_since else since
 
     def _grant_below(self, below: Node, now: int, late: int) -> int | None:
         """Grant the first of that limit, or of one below it. Returns the number of requests granted; None: it has to wait here."""
-        path: list[tuple[Node, int, int]] = [(self, below.stood, now)]
+        path: list[tuple[Node, Permits, int]] = [(self, below.stood, now)]
         node, request = below, None
         while request is None:
             first = node.queue.first()
@@ -350,7 +351,7 @@ class Node(Supply):
                 request = first
         late = max(late, now - self._due_of(below, now))
         taken = tuple(reversed(path))
-        at, refused = take_all(taken, [each - min(late, limit.catch_up.limit) for limit, _, each in taken], waited=True)
+        at, refused = take_all(taken, [each - min(late, limit.catch_up) for limit, _, each in taken], waited=True)
         if refused is not None:
             refused._await(at)
             if refused is self:
@@ -374,7 +375,7 @@ class Node(Supply):
         for limit, _, _ in reversed(path):
             limit.resuming += 1
             if limit is not self:  # the next ones could not stand above before
-                limit.due = limit.timeline.now() - min(late, limit.catch_up.limit)
+                limit.due = limit.timeline.now() - min(late, limit.catch_up)
             limit.queue.grant(None if lower is None else lower.flow)
             if lower is not None:
                 lower.standing = None
@@ -386,14 +387,14 @@ class Node(Supply):
 
     def changed(self) -> None:
         """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
-        self.catch_up.late = None
+        self.late = None
         self.look()
         self.open_meter()
 
-    def check_below(self, most: int) -> None:
-        """Have limits below look again whose first asks for more than ``most``: it can no longer be granted."""
+    def check_below(self) -> None:
+        """Have limits below look again whose first can no longer be granted."""
         for _, below in self.queue.below():
-            if below.stood > most:
+            if self.exceeded(below.stood) is not None:
                 below._sit()
                 below.look()
 
@@ -445,7 +446,7 @@ class Node(Supply):
         waker, self.waker = self.waker, None
         tickets = self.queue.clear()
         if self.queue.turns is None:
-            self.queue = _NOBODY
+            self.queue = NOBODY
         if waker is not None:
             for ticket in [] if forked else tickets:  # else the waiting tasks are in another process
                 try:
@@ -453,13 +454,13 @@ class Node(Supply):
                 except RuntimeError:  # a closed loop wakes nobody
                     continue
             waker.retire()
-        self.standing = self.due = self.wake_at = self.catch_up.late = None
+        self.standing = self.due = self.wake_at = self.late = None
         self.watcher.moved()
         # Grants whose tasks will never go on cannot come back; those that are held may.
         counters = self.counters
         counters.returnable = 0 if forked else max(counters.returnable - self.resuming, 0)
         self.resuming = 0
-        self.scheduler.receipts = counters.returnable > 0
+        self.scheduler._receipts = counters.returnable > 0
 
     def dismiss(self) -> None:
         """Nobody asks it again: its key was evicted."""
@@ -467,9 +468,9 @@ class Node(Supply):
         self.tree.forget(self)
         if self.waker is not None:
             self.waker.retire()
-            self.waker, self.queue = None, _NOBODY
+            self.waker, self.queue = None, NOBODY
 
-    def expire(self, over: Sequence[tuple[Ticket, int, int, Refusals]]) -> None:
+    def expire(self, over: Sequence[tuple[Ticket, Permits, int, Refusals]]) -> None:
         """Fail undecided requests in line, which wait no longer: their permits, their limit in ns, and their errors."""
         for ticket, permits, _, _ in over:
             self.noted.refused += 1
@@ -485,13 +486,8 @@ class Node(Supply):
         if any(ticket is self.queue.head for ticket, _, _, _ in over):
             self.look_if_alive()
 
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether somebody waits here, or a limit below does."""
-        return self.queue.is_waited_in
 
-
-def _again(path: list[tuple[Node, int, int]], node: Node) -> int:
+def _again(path: list[tuple[Node, Permits, int]], node: Node) -> int:
     """Have the limits of the path stand above anew."""
     limits = [limit for limit, _, _ in path[1:]]
     for limit in [*limits, *([] if node in limits else [node])]:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from aiorate._schedulers.interface import NOBODY_KNOWS
 
 if TYPE_CHECKING:
+    from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Limit
 
 __all__ = ["above_on_demand", "above_wait", "available", "is_rested", "next_reading", "wait_for"]
 
 
-def wait_for(limit: Limit, permits: int, now: int) -> int | None:
+def wait_for(limit: Limit, permits: Permits, now: int) -> int | None:
     """Nanoseconds until a request made now would be granted, those in line included, or less; None: unknown.
 
     It is exact in a line of its own where permits lie on a straight line. Where lines share a limit, those that are not there yet may
@@ -21,7 +22,7 @@ def wait_for(limit: Limit, permits: int, now: int) -> int | None:
     return _wait(limit, permits, now, limit.queue.line.total, None)
 
 
-def _wait(limit: Limit, permits: int, now: int, ahead: int, below: Limit | None) -> int | None:
+def _wait(limit: Limit, permits: Permits, now: int, ahead: Permits, below: Limit | None) -> int | None:
     """Nanoseconds until the permits are granted here and above to a request with ``ahead`` permits before it in its own line."""
     timeline, above = limit.timeline, limit.above
     for each in limit.queue.ahead(ahead, None if below is None else below.flow):
@@ -34,18 +35,17 @@ def _wait(limit: Limit, permits: int, now: int, ahead: int, below: Limit | None)
     if above is None:
         return wait
     up, ahead_up = limit.permits_above(permits), limit.permits_above(ahead) if ahead else 0
-    if not up and type(ahead_up) is int and ahead_up:  # it takes nothing above, but comes after those that do
+    if not up and isinstance(ahead_up, int) and ahead_up:  # it takes nothing above, but comes after those that do
         up, ahead_up = 1, ahead_up - 1
     if not up:
         return wait
-    most = above.max_permits
-    if above.shut or (most is not None and up > most):
+    if above.shut or above.exceeded(up) is not None:
         return None
     there = _wait(above, up, above.look_now(), ahead_up, limit)
     return None if there is None else max(wait, there)
 
 
-def _peek(limit: Limit, permits: int, now: int, ahead: int) -> int:
+def _peek(limit: Limit, permits: Permits, now: int, ahead: Permits) -> int:
     """When the scheduler would grant them, once the present pause is over, which matters to one that follows the calendar."""
     scheduler, pause = limit.told or limit.scheduler, limit.timeline.pause_length
     if not pause:
@@ -59,7 +59,7 @@ def _peek(limit: Limit, permits: int, now: int, ahead: int) -> int:
 
 def next_reading(limit: Limit) -> int | None:
     """What the clock reads when the first in line is granted, or less; None: unknown, as before a stopped limiter is started."""
-    first = limit.queue.first()
+    first = limit.first()
     assert first is not None
     if limit.above is None and limit.due is not None:
         return limit.timeline.reading_at(limit.due)
@@ -68,7 +68,7 @@ def next_reading(limit: Limit) -> int | None:
     return None if wait is None else limit.timeline.read() + wait
 
 
-def above_wait(limit: Limit, permits: int) -> int | None:
+def above_wait(limit: Limit, permits: Permits) -> int | None:
     """Nanoseconds until the limit above, if there is one, would grant them to the first in line here, or less; None: unknown."""
     above = limit.above
     if above is None or not (up := limit.permits_above(permits)):
@@ -92,7 +92,7 @@ def available(limit: Limit) -> int:
     if limit.watcher.state == "local":
         own = permitted.available(now)
     else:  # a store that processes share has more than is in hand here
-        own = min(left for left, _ in permitted.standings(now))
+        own = min(left for left, _ in permitted._standings(now))
     return own if limit.above is None else min(own, available(limit.above))
 
 
@@ -106,4 +106,4 @@ def is_rested(limit: Limit) -> bool:
     now = limit.timeline.now()  # which ends a pause that is over
     if limit.counters.returnable or limit.counters.altered or limit.is_held or limit.watcher.busy:
         return False
-    return (limit.told or limit.scheduler).rested(now)
+    return (limit.told or limit.scheduler)._rested(now)

@@ -5,13 +5,14 @@ With limits below, the first of the line is one of several flows that take turns
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from aiorate._schedulers.dimensions import Amounts
+from aiorate._schedulers.amounts import first_of
 from aiorate._tree.fair_queue import FairQueue, Flow
 from aiorate._tree.line import Line
 
 if TYPE_CHECKING:
+    from aiorate._schedulers.amounts import Permits
     from aiorate._tree.line import Request, Ticket
 
 __all__ = ["NOBODY", "Queue"]
@@ -61,17 +62,17 @@ class Queue(Generic[N]):
                 turns.leave(own)
             self.head = ticket
             if request is not None:
-                turns.join(own, amount_of(request[1]), request)
+                turns.join(own, first_of(request[1]), request)
         found = turns.first()
         if found is None:
             turns.forget()
             return None
         return found[1]
 
-    def join_below(self, flow: Flow, permits: int, limit: N) -> bool:
+    def join_below(self, flow: Flow, permits: Permits, limit: N) -> bool:
         """Add the first of a limit below; returns whether it may be the next."""
         assert self.turns is not None  # since it is shared
-        self.turns.join(flow, amount_of(permits), limit)
+        self.turns.join(flow, first_of(permits), limit)
         return self.turns.may_be_first(flow)
 
     def leave_below(self, flow: Flow) -> None:
@@ -98,11 +99,11 @@ class Queue(Generic[N]):
         self.head = None
         self.line.pop_first()
 
-    def ahead(self, ahead: int, flow: Flow | None = None) -> list[Request | N]:
+    def ahead(self, ahead: Permits, flow: Flow | None = None) -> list[Request | N]:
         """Those who are served before a request with so many permits ``ahead`` of it in its own flow: a limit's below, or the line's."""
         if self.turns is None or not self.turns.length:
             return []
-        return self.turns.before(self._own if flow is None else flow, amount_of(ahead), _COUNTED)
+        return self.turns.before(self._own if flow is None else flow, first_of(ahead), _COUNTED)
 
     def clear(self) -> list[Ticket]:
         """Nobody waits any more; returns the tickets of the line."""
@@ -114,10 +115,5 @@ class Queue(Generic[N]):
         return self.line.clear()
 
 
-NOBODY: Queue[object] = Queue()
+NOBODY: Queue[Any] = Queue()
 """That of all limits for which nobody has ever waited; never joined."""
-
-
-def amount_of(permits: int) -> int:
-    """The permits that count for a share: of a budget, its first dimension."""
-    return permits.of[0] if isinstance(permits, Amounts) else permits

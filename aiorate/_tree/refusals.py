@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aiorate._errors import LimiterClosed, LineFull, WaitTooLong
 from aiorate._rate import ns_to_seconds
+from aiorate._schedulers.amounts import count_of
 
 if TYPE_CHECKING:
+    from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Limit
 
-__all__ = ["ACQUIRE", "CLOSED", "NOT_FOR_THREADS", "Refusals"]
+__all__ = ["ACQUIRE", "CLOSED", "NOT_FOR_THREADS", "Admission", "MaxWaiting", "Refusals"]
 
 CLOSED = "the limiter is closed. Create a new one, or reopen this one: limiter.apply(aiorate.RateSpec(limiter.rate, 1, 'start'))."
 
@@ -28,15 +30,15 @@ class Refusals:
     def __init__(self, call: str) -> None:
         self._call = call
 
-    def named(self, permits: int) -> str:
+    def named(self, permits: Permits) -> str:
         """The call with its argument, as errors name it."""
         return f"{self._call}({permits})"
 
-    def amounts(self, permits: int) -> int | dict[str, int]:
+    def amounts(self, permits: Permits) -> int | dict[str, int]:
         """The argument as the caller gave it."""
-        return int(permits)
+        return count_of(permits)
 
-    def dimension(self, permits: int) -> str | None:
+    def dimension(self, permits: Permits) -> str | None:
         """The dimension that a granted request waited for; None: there are none, or it waited for something else."""
         return None
 
@@ -44,15 +46,15 @@ class Refusals:
         """The limiter, or one that it shares, is closed."""
         return LimiterClosed(f"{self._call}(): {CLOSED}")
 
-    def full(self, permits: int, most: int) -> LineFull:
+    def full(self, permits: Permits, most: int) -> LineFull:
         """``most`` requests are waiting."""
         return LineFull(f"{self.named(permits)}: the line is full (max_waiting={most}). Nothing was spent. Try later.")
 
-    def too_long(self, permits: int, limit: int, wait: int | None, node: Limit, now: int) -> WaitTooLong:
+    def too_long(self, permits: Permits, limit: int, wait: int | None, node: Limit, now: int) -> WaitTooLong:
         """The request would wait for ``wait``, and may wait for ``limit``."""
         return self.would_wait(permits, limit, wait, self.reason(permits, node, now))
 
-    def would_wait(self, permits: int, limit: int, wait: int | None, why: str = "") -> WaitTooLong:
+    def would_wait(self, permits: Permits, limit: int, wait: int | None, why: str = "") -> WaitTooLong:
         """As `too_long`, with the reason ``why`` as a part of a sentence."""
         seconds, most = inf if wait is None else ns_to_seconds(wait), ns_to_seconds(limit)
         return WaitTooLong(
@@ -62,11 +64,11 @@ class Refusals:
             most,
         )
 
-    def reason(self, permits: int, node: Limit, now: int) -> str:
+    def reason(self, permits: Permits, node: Limit, now: int) -> str:
         """Why the request would wait, as a part of a sentence."""
         return ""
 
-    def overdue(self, permits: int, limit: int, more: int | None) -> WaitTooLong:
+    def overdue(self, permits: Permits, limit: int, more: int | None) -> WaitTooLong:
         """The request has waited for ``limit``, and would wait for ``more`` on top."""
         seconds = ns_to_seconds(limit)
         return WaitTooLong(
@@ -84,3 +86,28 @@ class Refusals:
 
 
 ACQUIRE = Refusals("acquire")
+
+
+class Admission(Protocol):
+    """What a request has to pass before it may wait."""
+
+    def check(self, permits: Permits, refusals: Refusals) -> None:
+        """Raise its error if it may not."""
+        ...
+
+
+class MaxWaiting:
+    """At most ``most`` requests wait in the line of the node and in that of its ``places``."""
+
+    __slots__ = ("_nodes", "most")
+
+    def __init__(self, most: int, node: Limit, places: Limit | None = None) -> None:
+        self.most: int = most
+        self._nodes = (node,) if places is None else (node, places)
+
+    def check(self, permits: Permits, refusals: Refusals) -> None:
+        """Raise LineFull if ``most`` requests wait already. One that is being cancelled does not count."""
+        lines = [node.queue.line for node in self._nodes]
+        if sum(map(len, lines)) >= self.most and sum(line.count() for line in lines) >= self.most:
+            self._nodes[0].counters.refused += 1
+            raise refusals.full(permits, self.most)

@@ -5,33 +5,94 @@ Knows nothing of how a rate is computed (it never multiplies or divides), of sec
 
 from __future__ import annotations
 
+from functools import partial
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from aiorate._loops.turn import LOOP_CHECK_NS
-from aiorate._meter import FAR
-from aiorate._tree.asking import AskingMeter
-from aiorate._tree.catch_up import CatchUp
+from aiorate._meter import FAR, PureMeter
+from aiorate._schedulers.interface import claim
 from aiorate._tree.counters import Counters
 from aiorate._tree.grants import take_all
-from aiorate._tree.notices import Notices
+from aiorate._tree.queue import NOBODY
 from aiorate._tree.timeline import Timeline
 from aiorate._tree.tree import Tree
 from aiorate._tree.watcher import UNWATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
+    from aiorate._events import Event
     from aiorate._loops.clock import Clock, ReadClock
     from aiorate._loops.loop import Loop
     from aiorate._meter import Meter
+    from aiorate._schedulers.amounts import AnyQuotas, AnyScheduler, Permits
     from aiorate._schedulers.interface import Scheduler
-    from aiorate._schedulers.server_quotas import ServerQuotas
     from aiorate._tree.limit import Taken
+    from aiorate._tree.queue import Queue
     from aiorate._tree.watch import Watch
     from aiorate._tree.watcher import Watcher
 
-__all__ = ["Supply"]
+__all__ = ["SAME", "Late", "Supply"]
+
+_SAME_WAKE_UP_NS = 1_500_000  # the average distance of two wake-ups
+
+
+SAME = cast("Callable[[Permits], Permits]", int)
+"""For a limiter, which takes of the limit above what it takes here: the function that costs least."""
+
+
+class Late:
+    """The last late wake-up, which left nobody in line.
+
+    What delayed it also delayed the callers right after it, and all callers while tasks that it woke have not gone on. They are booked
+    from the same instant, at most ``limit`` back.
+    """
+
+    __slots__ = ("_limit", "_served", "_woken_at")
+
+    def __init__(self, served: int, woken_at: int, limit: int) -> None:
+        self._served = served  # the instant up to which it served the schedule
+        self._woken_at = woken_at
+        self._limit = limit
+
+    def since(self, now: int, resuming: int) -> int | None:
+        """Since when to book now, while ``resuming`` tasks have not gone on; None: it is over."""
+        if now - self._woken_at > _SAME_WAKE_UP_NS:
+            if not resuming:
+                return None
+            self._woken_at = now
+            # One instant that holds for as long, at the limit too.
+            self._served = max(self._served, now - max(self._limit - _SAME_WAKE_UP_NS, 0))
+        self._served = max(self._served, now - self._limit)
+        return self._served
+
+    def span(self, until: int) -> tuple[int, int]:
+        """The instant since which to book, and the instant, at most ``until``, before which that stays so."""
+        return self._served, min(until, self._woken_at + _SAME_WAKE_UP_NS, self._served + self._limit)
+
+
+class AskingMeter(PureMeter):
+    """A meter without a line."""
+
+    __slots__ = ("_scheduler",)
+    grabs: int
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+
+    def grab(self, trying: bool = False, /) -> bool:
+        """Take one permit if the scheduler grants it and the meter is open."""
+        until = self.try_until if trying else self.until
+        if not until:
+            return False
+        now = self.read() - self.offset
+        if now >= until or self._scheduler.take(1, now, None if now < self.since else self.since) > now:
+            return False
+        self.grabs += 1
+        return True
 
 
 class Supply:
@@ -42,10 +103,13 @@ class Supply:
         "catch_up",
         "closed",
         "counters",
+        "late",
         "meter",
+        "name",
         "noted",
-        "notices",
+        "on_event",
         "permits_above",
+        "queue",
         "resuming",
         "scheduler",
         "since",
@@ -67,23 +131,29 @@ class Supply:
         name: str | None = None,
         tree: Tree | None = None,
     ) -> None:
-        scheduler.claim("a limiter" if name is None else f"the limiter {name!r}")
-        scheduler.receipts = False
-        self.scheduler: Scheduler = scheduler
-        self.told: ServerQuotas | None = None
+        claim(scheduler, "a limiter" if name is None else f"the limiter {name!r}")
+        scheduler._receipts = False
+        self.scheduler: AnyScheduler = cast("AnyScheduler", scheduler)
+        self.told: AnyQuotas | None = None
         """What servers said, which is asked for permits in place of the scheduler; None: nothing that holds."""
-        self.catch_up: CatchUp = CatchUp(catch_up)
+        self.catch_up: int = catch_up
+        """The most nanoseconds that are made up for when the loop is late."""
+        self.late: Late | None = None
+        """The last late wake-up; None: it was not, or is over."""
         self.tree: Tree = Tree(clock, precise) if tree is None else tree
-        self.notices: Notices = Notices(name)
+        self.name: str | None = name
+        """The name that users gave it."""
+        self.on_event: Callable[[Event], object] | None = None
+        """Called with each `Event`."""
         self.watcher: Watcher = UNWATCHED
         self.timeline: Timeline = Timeline(clock)
-        own = scheduler.meter
+        own = scheduler._meter
         self.meter: Meter = AskingMeter(scheduler) if own is None else own
         """The shortest way to a permit that lies ready.
 
         It is open while there is no line, pause, close, limit above or quota of a server, and the loop was seen to run its other tasks.
         """
-        self.taken: int = 0
+        self.taken: Permits = 0
         """Permits granted otherwise than by the meter."""
         self.counters: Counters = Counters()
         self.noted: Counters = self.counters
@@ -91,23 +161,20 @@ class Supply:
         self.closed: bool = False
         self.watch: Watch | None = None
         """Who is told of requests that waited; None: nobody."""
+        self.queue: Queue[Any] = NOBODY
+        """Who waits here."""
         self.above: Supply | None = None
         """The limit that this one shares with others."""
-        self.permits_above: Callable[[int], int] = int
+        self.permits_above: Callable[[Permits], Permits] = SAME
         """How many of its permits a request takes."""
         self.resuming: int = 0
         """Grants from here whose tasks have not gone on yet."""
         self.since: int = 0
         """The instant of the limit above since which the first here stands there."""
-        self.waited_above: Callable[[int], None] | None = None
+        self.waited_above: Callable[[Permits], None] | None = None
         """Told of the permits of a request here that waited for the limit above, just before they are granted."""
 
     # What `Node` adds.
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether somebody waits here, or a limit below does."""
-        raise NotImplementedError
 
     def look_if_alive(self) -> None:
         """Decide what can be decided now, unless the loop is closed, where nobody can be woken."""
@@ -126,7 +193,12 @@ class Supply:
     @property
     def is_held(self) -> bool:
         """Whether no newcomer is granted now, whatever the scheduler says."""
-        return self.closed or self.timeline.held_at is not None or self.is_waited_for
+        return self.closed or self.timeline.held_at is not None or self.queue.is_waited_in
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether somebody waits here, or a limit below does."""
+        return self.queue.is_waited_in
 
     @property
     def loop(self) -> Loop | None:
@@ -134,12 +206,7 @@ class Supply:
         return self.tree.loop
 
     @property
-    def name(self) -> str | None:
-        """The name that users gave it."""
-        return self.notices.name
-
-    @property
-    def granted(self) -> int:
+    def granted(self) -> Permits:
         """Permits granted in all."""
         return self.taken + self.meter.grabs
 
@@ -154,6 +221,13 @@ class Supply:
         own, above = self.scheduler.max_permits, None if self.above is None else self.above.max_permits
         return own if above is None or (own is not None and own < above) else above
 
+    def exceeded(self, permits: Permits) -> int | None:
+        """The most that is granted at once, here or above, if so many can never be granted; amounts are compared by the dimensions."""
+        most = self.scheduler.max_permits
+        if most is not None and isinstance(permits, int) and permits > most:
+            return most
+        return None if self.above is None else self.above.exceeded(self.permits_above(permits))
+
     def follow(self, read: ReadClock) -> None:
         """Go by the loop's clock, here and above."""
         node: Supply | None = self
@@ -164,7 +238,7 @@ class Supply:
             node.timeline.begun = True
             node = node.above
 
-    def take(self, permits: int, since: int | None = None) -> tuple[int, Taken] | None:
+    def take(self, permits: Permits, since: int | None = None) -> tuple[int, Taken] | None:
         """Take the permits here and above, or nowhere, if nobody is in line and they are due. ``since`` when they are wanted: now.
 
         Returns the instant for which they are scheduled, and what was taken; None if they were not.
@@ -183,18 +257,20 @@ class Supply:
                     return None
         if self.above is not None:
             return self._take_up(permits, since)
-        if since is None and self.catch_up.late is not None:
-            since = self.catch_up.since(now, self.resuming)
+        if since is None and self.late is not None:
+            since = self._late_since(now)
         at = (self.told or self.scheduler).take(permits, now, since)
-        if at > now:
-            self.catch_up.late = None
-        else:
+        if at <= now:
             self.taken += permits
-        self.open_meter(now)
-        return None if at > now else (at, ((self, permits, now),))
+            self.open_meter(now)
+            return at, ((self, permits, now),)
+        if self.late is not None:
+            self.late = None
+            self.open_meter(now)
+        return None
 
-    def _take_up(self, permits: int, since: int | None) -> tuple[int, Taken] | None:
-        path: list[tuple[Supply, int, int]] = []
+    def _take_up(self, permits: Permits, since: int | None) -> tuple[int, Taken] | None:
+        path: list[tuple[Supply, Permits, int]] = []
         node: Supply = self
         while True:
             now, above = node.timeline.now(), node.above  # now() ends a pause that is over
@@ -206,33 +282,54 @@ class Supply:
                 if (
                     above is not None and (node.told or node.scheduler).peek(permits, now) > now
                 ):  # the highest takes first, and says so itself
-                    node.catch_up.late = None
+                    node.late = None
                     return None
                 path.append((node, permits, now))
             if above is None:
                 break
             permits, node = node.permits_above(permits), above
-        instants = [None if node.catch_up.late is None else node.catch_up.since(now, node.resuming) for node, _, now in path]
+        instants = [None if node.late is None else node._late_since(now) for node, _, now in path]
         if since is not None:
             instants[0] = since
         taken = tuple(path)
         at, refused = take_all(taken, instants)
         if refused is None:
             return at, taken
-        refused.catch_up.late = None
+        refused.late = None
         return None
 
     def here(self) -> Loop | None:
         """The loop that runs, which is used from now on; see `Tree.here`."""
         return self.tree.here(self)
 
+    def _late_since(self, now: int) -> int | None:
+        assert self.late is not None
+        since = self.late.since(now, self.resuming)
+        if since is None:
+            self.late = None
+        return since
+
+    def tell(self, event: Event) -> None:
+        """Log the event and call ``on_event``, once no decision is half made: the callback may use the limiter."""
+        from aiorate._events import emit
+
+        self.tree.after(partial(emit, event, self.on_event))
+
     def skip(self, ns: int) -> None:
-        """Give up ``ns`` of the schedule, which fell due while a request waited: count it, and tell of it."""
-        counters = self.counters
+        """Give up ``ns`` of the schedule, which fell due while a request waited: count it, and tell of it in the loop's next iteration."""
+        counters, loop = self.counters, self.tree.loop
         permits, counters.unused = self.scheduler.rate.permits_and_rest(ns, counters.unused)
+        if permits and not counters.untold and loop is not None:
+            loop.post(self._tell_of_skipped)
         counters.skipped += permits
+        counters.untold += permits
+
+    def _tell_of_skipped(self) -> None:
+        permits, self.counters.untold = self.counters.untold, 0
         if permits:
-            self.notices.skipped(permits, self.tree)
+            from aiorate._events import Event
+
+            self.tell(Event("skipped", self.name, permits=permits))
 
     def open_meter(self, now: int | None = None) -> None:
         """Open or shut the meter, after anything that matters to it; for callers that only try, too, if it is ``now`` known who calls.
@@ -252,7 +349,7 @@ class Supply:
             self.told = None
         if loop is None or not loop.steady or self.closed or self.above is not None or self.told is not None:
             return
-        if timeline.held_at is not None or self.is_waited_for:
+        if timeline.held_at is not None or self.queue.is_waited_in:
             return
         if self.tree.threads and (timeline.read is not monotonic_ns or type(meter) is AskingMeter):
             return  # a grab would not be one step
@@ -263,6 +360,6 @@ class Supply:
         meter.until = until if until < FAR else FAR
         if now is not None:
             meter.try_until = now + LOOP_CHECK_NS
-        if self.catch_up.late is not None:
-            meter.since, meter.until = self.catch_up.span(meter.until)
+        if self.late is not None:
+            meter.since, meter.until = self.late.span(meter.until)
             meter.try_until = min(meter.try_until, meter.until)

@@ -1,9 +1,6 @@
-"""All threads and event loops of a process as one, for ``scope="process"``: the main thread never decides.
+"""All threads and event loops of a process as one, for ``scope="process"``: a tree whose callers ask in `aiorate._tree.deciding`.
 
-Python runs signal handlers in the main thread, between any two steps. So any thread decides under one lock, but the main one: it hands
-its request to the thread that has the timers, a daemon named ``aiorate``, and waits some 50 us for the answer. Nothing can interrupt a
-decision then, and its code is that of one loop. A finalizer may run in the middle of a decision of its own thread, so what it does is
-handed over too. The lock is never held across a wait. Knows nothing of rates.
+Knows nothing of rates.
 """
 
 from __future__ import annotations
@@ -15,21 +12,18 @@ from asyncio import InvalidStateError
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from heapq import heappop, heappush
-from queue import Empty, SimpleQueue
 from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from aiorate._loops.callback import call_back
 from aiorate._loops.clock import TimedClock
 from aiorate._loops.loop import Loop
 from aiorate._loops.table import loop_here, running_loop, starved_here
 from aiorate._loops.timer import GRAIN_NS
 from aiorate._loops.turn import MOST
-from aiorate._meter import COMPILED, FAR
-from aiorate._rate import NS_PER_SECOND
+from aiorate._meter import COMPILED
+from aiorate._tree.deciding import LINGER_NS, decisions, keeper, post, run, tell
 from aiorate._tree.grants import undo
 from aiorate._tree.refusals import NOT_FOR_THREADS, Refusals
 from aiorate._tree.timeline import NOT_ASKED
@@ -41,10 +35,10 @@ if TYPE_CHECKING:
     from typing import Any, ParamSpec, TypeVar
 
     from aiorate._loops.clock import Clock, Handle, ReadClock
-    from aiorate._meter import Meter
+    from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer, Limit, Outcome, Source, Taken
     from aiorate._tree.line import Ticket
-    from aiorate._tree.max_waiting import Admission
+    from aiorate._tree.refusals import Admission
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -53,283 +47,10 @@ __all__ = ["BLOCKING", "ThreadTree", "wait_blocking"]
 
 BLOCKING = Refusals("acquire_blocking")
 _LOOK_AGAIN = 1.0  # seconds: on Windows, Ctrl-C is not heeded before
-_LINGER_NS = 1_000_000_000  # how long the thread stays when it has nothing to do
 _PORTION = 1_000  # tasks that a loop wakes in one iteration
 _FEW = 32  # loops with waiters; of more, closed ones are looked for at most every 10 ms
 _APART_NS = 10_000_000
 _ONE = 1  # compared by identity
-
-# --- Deciding
-
-
-class _Decisions:
-    """The lock, and what follows once it is released.
-
-    Meanwhile all meters are shut: a grab takes no lock, and would be lost in the middle of a decision. Those that the decision used
-    are opened at its end.
-    """
-
-    __slots__ = ("_open", "after", "lock", "main", "owner", "used")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.owner = 0  # the thread that decides now
-        self.main = threading.main_thread().ident
-        self.after: deque[Callable[[], object]] = deque()
-        self.used: dict[Source, None] = {}
-        """The limits of which a decision has changed something."""
-        self._open: list[Meter] = []
-
-    def make(self, call: Callable[[], T]) -> T:
-        """Decide in this thread, which is not the main one."""
-        self.check()
-        with self.lock:
-            self._begin()
-            try:
-                return call()
-            finally:
-                self._end()
-
-    def check(self) -> None:
-        """Raise RuntimeError in the middle of a decision of this thread."""
-        if self.owner == get_ident():
-            raise RuntimeError("called from a finalizer or a strategy in the middle of a decision. Call it from ordinary code.")
-
-    def attempt(self, call: Callable[[], object]) -> bool:
-        """Decide in this thread if the lock is free. Never waits. Returns whether it was."""
-        if not self.lock.acquire(blocking=False):
-            return False
-        self._begin()
-        try:
-            call_back(call, "in a decision")
-        finally:
-            self._end()
-            self.lock.release()
-        return True
-
-    def _begin(self) -> None:
-        self.owner = get_ident()
-        if self._open:
-            self.shut()
-
-    def shut(self) -> None:
-        """Shut all meters."""
-        for meter in self._open:
-            meter.try_until = 0
-        self._open.clear()
-
-    def _end(self) -> None:
-        if self.used:
-            for limit in self.used:
-                limit.set_meter(FAR)
-                if limit.meter.try_until:
-                    self._open.append(limit.meter)
-            self.used.clear()
-        self.owner = 0
-
-    def finish(self) -> None:
-        """Make the calls that wait for the end of decisions: they may use limiters."""
-        while self.after:
-            try:
-                call = self.after.popleft()
-            except IndexError:  # another thread took it
-                return
-            call_back(call, "after a decision")
-
-
-_decisions = _Decisions()
-
-
-def run(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-    """Call a function that decides, and return its result."""
-    if get_ident() == _decisions.main and not sys.is_finalizing():
-        return _hand_over(partial(call, *args, **options))
-    try:
-        return _decisions.make(partial(call, *args, **options))
-    finally:
-        _decisions.finish()
-
-
-def post(call: Callable[[], object]) -> None:
-    """Have a function called that decides, and never wait: finalizers may use it. The calls of the main thread keep their order."""
-    if get_ident() != _decisions.main and _decisions.attempt(call):
-        _decisions.finish()
-    else:
-        _keeper.put(call)
-
-
-def _tell(call: Callable[[], object]) -> None:
-    """As `run`, where the main thread need not wait for it: what it asks later comes after that."""
-    if get_ident() == _decisions.main:
-        _keeper.put(call)
-    else:
-        run(call)
-
-
-def settle() -> None:
-    """Return once the thread, if there is one, has done what was handed to it. For tests."""
-    if _keeper.runs:
-        _hand_over(int)
-
-
-def _hand_over(call: Callable[[], T]) -> T:
-    """Have the thread decide, and wait for that."""
-    job = _Job(call)
-    _keeper.put(job)
-    job.done.acquire()
-    if job.error is not None:
-        try:
-            raise job.error
-        finally:
-            job.error = None  # or the error would hold its own traceback
-    return job.result  # type: ignore[no-any-return]
-
-
-class _Job:
-    """A call that another thread waits for."""
-
-    __slots__ = ("_call", "done", "error", "result")
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call = call
-        self.done = threading.Lock()
-        self.done.acquire()
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def __call__(self) -> None:
-        try:
-            self.result = self._call()
-        except BaseException as error:
-            self.error = error
-        self.done.release()
-
-
-# --- The thread
-
-
-class _Keeper:
-    """The thread ``aiorate``: makes the decisions of the main thread, and calls back when something is due."""
-
-    __slots__ = ("_heap", "_jobs", "_number", "_starting", "_thread")
-
-    def __init__(self) -> None:
-        self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._heap: list[tuple[int, int, _Alarm]] = []
-        self._number = 0
-        self._thread: threading.Thread | None = None
-        self._starting = False
-
-    def put(self, job: Callable[[], object] | None) -> None:
-        """Have it called in the thread, in a decision. None only wakes it."""
-        if self._thread is None:
-            self._start()
-        self._jobs.put(job)
-        if self._thread is None:  # it ended meanwhile
-            self._start()
-
-    def _start(self) -> None:
-        if not self._starting:
-            self._starting = True
-            try:
-                thread = self._thread = threading.Thread(target=self._keep, name="aiorate", daemon=True)
-                thread.start()
-            except BaseException:
-                self._thread = None
-                raise
-            finally:
-                self._starting = False
-
-    def call_at(self, reading: int, callback: Callable[[], object]) -> _Alarm:
-        """Call back, in a decision, when the monotonic clock reads that. Called in a decision."""
-        alarm = _Alarm(callback)
-        self._number += 1
-        first = self._heap[0][0] if self._heap else None
-        heappush(self._heap, (reading, self._number, alarm))
-        if (first is None or reading < first) and self._thread is not threading.current_thread():
-            self.put(None)
-        return alarm
-
-    @property
-    def runs(self) -> bool:
-        """Whether there is the thread now."""
-        return self._thread is not None
-
-    @property
-    def here(self) -> bool:
-        """Whether this is the thread itself, which must never wait for a limiter."""
-        return self._thread is threading.current_thread()
-
-    def _keep(self) -> None:
-        idle_since, checked = monotonic_ns(), monotonic_ns()
-        while self._thread is threading.current_thread():
-            now = monotonic_ns()
-            due = self._next(now)
-            if due is None and not _inboxes:
-                if now - idle_since >= _LINGER_NS:
-                    self._thread = None  # first: a job that comes now starts another thread
-                    if self._jobs.empty():
-                        return
-                    self._thread = threading.current_thread()
-            else:
-                idle_since = now
-            wait = _LINGER_NS if due is None else min(max(due - now, 0), _LINGER_NS)
-            try:
-                job = self._jobs.get(timeout=wait / NS_PER_SECOND) if wait else self._jobs.get_nowait()
-                idle_since = now
-            except Empty:
-                job = None
-            if job is not None:
-                _decide_here(job)
-            self._ring()
-            if now - checked >= _LINGER_NS and _inboxes:
-                checked = now
-                _decide_here(clear_closed)
-
-    def _next(self, now: int) -> int | None:
-        heap = self._heap
-        while heap:
-            try:
-                due, _, alarm = heap[0]
-            except IndexError:
-                return None
-            if alarm.callback is not None:
-                return due
-            with _decisions.lock:
-                if heap and heap[0][2].callback is None:
-                    heappop(heap)
-        return None
-
-    def _ring(self) -> None:
-        heap = self._heap
-        for _ in range(len(heap)):
-            if not heap or heap[0][0] > monotonic_ns():
-                return
-            with _decisions.lock:
-                callback = heappop(heap)[2].callback if heap and heap[0][0] <= monotonic_ns() else None
-            if callback is not None:
-                _decide_here(callback)
-
-
-def _decide_here(call: Callable[[], object]) -> None:
-    with suppress(RuntimeError):  # of a finalizer
-        _decisions.make(partial(call_back, call, "in the thread that keeps the time"))
-    _decisions.finish()
-
-
-class _Alarm:
-    """A call that is due."""
-
-    __slots__ = ("callback",)
-
-    def __init__(self, callback: Callable[[], object]) -> None:
-        self.callback: Callable[[], object] | None = callback
-
-    def cancel(self) -> None:
-        self.callback = None
-
-
-_keeper = _Keeper()
 
 # --- Waiters of any thread
 
@@ -339,11 +60,11 @@ class ThreadTicket:
 
     __slots__ = ("gone", "inbox", "limit", "outcome", "permits", "signal", "taken", "task", "tree")
 
-    def __init__(self, inbox: _Inbox, tree: ThreadTree, limit: Limit, permits: int) -> None:
+    def __init__(self, inbox: _Inbox, tree: ThreadTree, limit: Limit, permits: Permits) -> None:
         self.inbox: _Inbox = inbox
         self.tree: ThreadTree = tree
         self.limit: Limit = limit
-        self.permits: int = permits
+        self.permits: Permits = permits
         self.signal: Any = inbox.loop.signal()
         self.task: asyncio.Task[Any] | None = inbox.loop.owner()
         self.outcome: Outcome | None = None
@@ -383,7 +104,7 @@ class _Inbox:
         self._decided.append(ticket)
         if not self._posted:  # see _deliver(): what it misses is posted again
             self._posted = True
-            _decisions.after.append(self._post)
+            decisions.after.append(self._post)
 
     def _post(self) -> None:
         try:
@@ -430,7 +151,7 @@ class _NoLoop:
         return None
 
 
-_inboxes: dict[object, _Inbox] = {}  # by event loop, of those with waiters; changed in decisions
+_inboxes: dict[object, _Inbox] = keeper.waiters  # by event loop, of those with waiters; changed in decisions
 _cleared = 0  # when closed loops were looked for
 
 
@@ -460,6 +181,9 @@ def clear_closed() -> bool:
     return bool(lost)
 
 
+keeper.look_after = clear_closed
+
+
 def _release(ticket: ThreadTicket) -> bool:
     """Forget a ticket whose owner no longer waits. False if it was forgotten before."""
     inbox = ticket.inbox
@@ -487,7 +211,7 @@ class _Threads(Loop):
         self.read: ReadClock = monotonic_ns if clock is None else clock.now
         self.monotonic = clock is None
         # Several threads call, so a grab must be one step.
-        self.steady = clock is None and COMPILED and (not hasattr(sys, "_is_gil_enabled") or sys._is_gil_enabled())
+        self.steady = clock is None and COMPILED and getattr(sys, "_is_gil_enabled", lambda: True)()
         self.grain = 0 if precise else GRAIN_NS
         self._timers = None if clock is None or not isinstance(clock, TimedClock) else clock
         self.manual = self._timers is not None
@@ -502,14 +226,14 @@ class _Threads(Loop):
         return self._process != os.getpid()
 
     def post(self, callback: Callable[[], object]) -> None:
-        _keeper.put(callback)
+        keeper.put(callback)
 
     def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
         if self._timers is not None:
             return self._timers.call_at(reading, partial(run, callback))
         if not self.monotonic:
-            reading = monotonic_ns() + min(max(reading - self.read(), 0), _LINGER_NS)  # nobody knows what that clock does meanwhile
-        return _keeper.call_at(reading, callback)
+            reading = monotonic_ns() + min(max(reading - self.read(), 0), LINGER_NS)  # nobody knows what that clock does meanwhile
+        return keeper.call_at(reading, callback)
 
     def yield_once(self) -> Awaitable[object]:
         return self._here.yield_once()
@@ -568,24 +292,24 @@ class ThreadTree(Tree):
         post(call)
 
     def look(self, call: Callable[[], T]) -> T:
-        return call() if _decisions.owner == get_ident() else run(call)
+        return call() if decisions.owner == get_ident() else run(call)
 
     def change(self, call: Callable[[], object]) -> None:
-        if _decisions.owner == get_ident():
-            _keeper.put(call)
+        if decisions.owner == get_ident():
+            keeper.put(call)
         else:
             run(call)
 
     def after(self, call: Callable[[], object]) -> None:
-        _decisions.after.append(call)
+        decisions.after.append(call)
 
     def after_decision(self, limit: Source) -> None:
-        _decisions.used[limit] = None
+        decisions.used[limit] = None
 
-    def leave(self, limit: Limit, ticket: Ticket, permits: int, epoch: int) -> None:
+    def leave(self, limit: Limit, ticket: Ticket, permits: Permits, epoch: int) -> None:
         post(partial(self._leave, limit, ticket, permits, epoch))  # type: ignore[arg-type]  # all tickets of threads are of one class
 
-    def _leave(self, limit: Limit, ticket: ThreadTicket, permits: int, epoch: int) -> None:
+    def _leave(self, limit: Limit, ticket: ThreadTicket, permits: Permits, epoch: int) -> None:
         if _release(ticket):  # else its task has gone on or left before
             super().leave(limit, ticket, permits, epoch)
 
@@ -594,14 +318,14 @@ class ThreadTree(Tree):
         super().leave(ticket.limit, ticket, ticket.permits, self.epoch)
 
     def go_on(self, limit: Limit, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
-        _tell(partial(self._go_on, limit, ticket, taken, epoch, waited))  # type: ignore[arg-type]  # as above
+        tell(partial(self._go_on, limit, ticket, taken, epoch, waited))  # type: ignore[arg-type]  # as above
 
     def _go_on(self, limit: Limit, ticket: ThreadTicket, taken: Taken, epoch: int, waited: int) -> None:
         if _release(ticket):
             super().go_on(limit, ticket, taken, epoch, waited)
 
     def release(self, ticket: Ticket) -> None:
-        _tell(partial(_release, ticket))  # type: ignore[arg-type]  # as above
+        tell(partial(_release, ticket))  # type: ignore[arg-type]  # as above
 
     def here(self, limit: Source) -> Loop | None:
         limit.timeline.begun = True
@@ -611,7 +335,7 @@ class ThreadTree(Tree):
     def ask(
         self,
         limit: Limit,
-        permits: int,
+        permits: Permits,
         most_ns: int | None,
         most: Admission | None,
         refusals: Refusals,
@@ -694,7 +418,7 @@ def _enter(ticket: ThreadTicket) -> None:
 def wait_blocking(
     limit: Limit,
     tree: Tree,
-    permits: int,
+    permits: Permits,
     most_ns: int | None = None,
     most: Admission | None = None,
     refusals: Refusals = BLOCKING,
@@ -713,10 +437,10 @@ def wait_blocking(
         )
     if permits is _ONE and decide is None and limit.meter.grab(True):
         return 0, ()
-    _decisions.check()
-    if _keeper.here:
+    decisions.check()
+    if keeper.here:
         raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
-    if decide is None and get_ident() != _decisions.main:  # without a ticket, in two thirds of the time
+    if decide is None and get_ident() != decisions.main:  # without a ticket, in two thirds of the time
         found = run(limit.take, permits)
         if found is not None:
             return 0, found[1]
@@ -742,21 +466,19 @@ _trees: WeakSet[ThreadTree] = WeakSet()
 
 
 def _before_fork() -> None:
-    if _decisions.owner != get_ident():  # a strategy or a clock that forks does so in the middle of a decision
-        _decisions.lock.acquire()  # no decision is half made in a child
+    if decisions.owner != get_ident():  # a strategy or a clock that forks does so in the middle of a decision
+        decisions.lock.acquire()  # no decision is half made in a child
 
 
 def _after_fork_in_parent() -> None:
-    if _decisions.owner != get_ident():
-        _decisions.lock.release()
+    if decisions.owner != get_ident():
+        decisions.lock.release()
 
 
 def _after_fork_in_child() -> None:
     """The budgets go on, and the waiting requests are in the parent."""
-    global _decisions, _keeper
-    _decisions.shut()
-    _decisions, _keeper = _Decisions(), _Keeper()
-    _inboxes.clear()
+    decisions.begin_again()
+    keeper.begin_again()
     for tree in list(_trees):
         tree.begin_again()
 

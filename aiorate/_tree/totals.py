@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate._schedulers.dimensions import Amounts
+from aiorate._schedulers.amounts import Amounts, count_of
 from aiorate._tree.watch import Totals
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def totals_of(node: Limit, dimensions: tuple[str, ...] = (), places: Limit | Non
     watch, counters = node.watch, node.counters
     past = None if watch is None else watch.past  # first: what is added to it was taken off the counters before
     kept = node.granted - counters.given_back
-    granted: dict[str | None, int] = {None: int(kept)}
+    granted: dict[str | None, int] = {None: count_of(kept)}
     if dimensions:
         amounts = kept.of if isinstance(kept, Amounts) else (0,) * len(dimensions)
         granted = dict(zip(dimensions, amounts, strict=False))

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from aiorate._loops.clock import Clock
     from aiorate._loops.loop import Loop
+    from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer, Limit, Source, Taken
     from aiorate._tree.line import Ticket
-    from aiorate._tree.max_waiting import Admission
-    from aiorate._tree.refusals import Refusals
+    from aiorate._tree.refusals import Admission, Refusals
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -36,6 +36,7 @@ __all__ = ["TURN", "Tree"]
 
 TURN: Ticket = StandIn(True)
 """The ticket of all requests that were refused in a starved loop: they are asked for again once it has turned."""
+_NONE: dict[ref[Limit], None] = {}  # shared by all trees where nobody has waited; never changed
 _IN_USE = (
     "this limiter is in use by another running event loop. For several loops or threads, create it with scope='process'; two limiters"
     " would allow twice as much."
@@ -61,7 +62,7 @@ class Tree:
         """Requests that were granted and whose tasks have not gone on yet."""
         self.agenda: Agenda | None = None
         """When its limits are looked at; None: not used in a loop yet."""
-        self._limits: dict[ref[Limit], None] = {}  # the shared ones, and those where somebody has waited; a set is larger
+        self._limits: dict[ref[Limit], None] = _NONE  # the shared ones, and those where somebody has waited; a set is larger
 
     # Where many threads ask, `aiorate._tree.threads` does these otherwise.
 
@@ -91,7 +92,7 @@ class Tree:
     def ask(
         self,
         limit: Limit,
-        permits: int,
+        permits: Permits,
         most_ns: int | None,
         most: Admission | None,
         refusals: Refusals,
@@ -104,7 +105,7 @@ class Tree:
             return decide(permits, most_ns, most, refusals, since, turned)
         return self.request(limit, permits, most_ns, most, refusals, since, turned)
 
-    def leave(self, limit: Limit, ticket: Ticket, permits: int, epoch: int) -> None:
+    def leave(self, limit: Limit, ticket: Ticket, permits: Permits, epoch: int) -> None:
         """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never raises, and never waits."""
         outcome, current = outcome_of(ticket), epoch == self.epoch
         if outcome is None:
@@ -134,7 +135,7 @@ class Tree:
     def request(
         self,
         limit: Limit,
-        permits: int,
+        permits: Permits,
         most_ns: int | None = None,
         most: Admission | None = None,
         refusals: Refusals = ACQUIRE,
@@ -180,7 +181,7 @@ class Tree:
             return None, at, 0, taken
         return self.grant_later(limit, limit.ticket(loop), at, taken)
 
-    def _admit(self, limit: Limit, permits: int, most_ns: int | None, most: Admission | None, refusals: Refusals) -> None:
+    def _admit(self, limit: Limit, permits: Permits, most_ns: int | None, most: Admission | None, refusals: Refusals) -> None:
         """Raise the error of a request that was refused and may not wait in line, or not for ``most_ns``."""
         if limit.shut:
             raise refusals.closed(limit)
@@ -208,7 +209,7 @@ class Tree:
         self,
         limit: Limit,
         ticket: Ticket,
-        permits: int,
+        permits: Permits,
         asked: int,
         most_ns: int | None = None,
         most: Admission | None = None,
@@ -241,7 +242,7 @@ class Tree:
         return self.resume(limit, ticket, asked, permits, epoch, refusals)
 
     def resume(
-        self, limit: Limit, ticket: Ticket, asked: int, permits: int, epoch: int, refusals: Refusals = ACQUIRE
+        self, limit: Limit, ticket: Ticket, asked: int, permits: Permits, epoch: int, refusals: Refusals = ACQUIRE
     ) -> tuple[int, int, Taken]:
         """Go on with a decided request, which was asked for when the clock read ``asked``, or raise its error.
 
@@ -290,7 +291,8 @@ class Tree:
                 limit.timeline.begun = True
                 return None
         elif native is old.native:
-            limit.follow(old.read)
+            if not limit.timeline.begun or limit.timeline.read is not old.read or limit.above is not None:
+                limit.follow(old.read)
             return old
         elif old.running:
             raise RuntimeError(_IN_USE)
@@ -326,6 +328,8 @@ class Tree:
 
     def add(self, limit: Limit) -> None:
         """Others share that limit, or somebody waits there for the first time."""
+        if self._limits is _NONE:
+            self._limits = {}
         self._limits[ref(limit, self._limits.pop)] = None
 
     def _alive(self) -> list[Limit]:
@@ -333,6 +337,7 @@ class Tree:
 
     def forget(self, limit: Limit) -> None:
         """Nobody asks that limit again."""
-        self._limits.pop(ref(limit), None)
+        if self._limits:
+            self._limits.pop(ref(limit), None)
         if limit.wake_at is not None:
             self.wake(limit, None)

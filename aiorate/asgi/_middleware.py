@@ -12,9 +12,10 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from aiorate._errors import LimiterError, kind_of
+from aiorate._errors import LimiterError, LineFull, WaitTooLong, kind_of
 from aiorate._keyed import KeyedLimiter
 from aiorate._limiter import Limiter
+from aiorate._tree.watcher import UNWATCHED
 from aiorate.asgi._address import client_address
 from aiorate.asgi._fields import refused
 from aiorate.asgi._policies import Policies
@@ -126,7 +127,7 @@ class RateLimitMiddleware:
 
     async def _enter(self, limiter: Limiter) -> bool:
         try:
-            return await limiter._enter_at_once()
+            return await _enter_at_once(limiter)
         except LimiterError:  # closed, or without its store
             if not self.dry_run:
                 raise
@@ -229,3 +230,25 @@ def _instead_of(limiter: object) -> str:
     if callable(limiter):
         return " For a limit for each client, write KeyedLimiter(function)."
     return ""
+
+
+async def _enter_at_once(limiter: Limiter) -> bool:
+    """Take a permit, and a place where there is a limit of concurrency, if both are free now. A store is asked once.
+
+    ``limiter._leave()`` must follow True.
+    """
+    inside = limiter._inside
+    if limiter._node.watcher is UNWATCHED:
+        return limiter.try_acquire() if inside is None else inside.enter_at_once() or limiter._refuse_try()
+    if inside is not None and not inside.take_place():
+        return limiter._refuse_try()
+    try:
+        await limiter.acquire(max_wait=0)
+    except BaseException as error:
+        limiter._leave()
+        if isinstance(error, WaitTooLong | LineFull):
+            return False
+        raise
+    if inside is not None:
+        inside.hold()
+    return True

@@ -88,8 +88,8 @@ class Policies:
         """Write the policies for the rates in force."""
         quotas: list[tuple[str, int, Rate]] = []
         for level in self._levels():
-            name = self._name if level is self._node else level.notices.name or "shared"
-            quotas += [(name, most, rate) for most, rate in level.scheduler.quotas()]
+            name = self._name if level is self._node else level.name or "shared"
+            quotas += [(name, most, rate) for most, rate in level.scheduler._quotas()]
         written = _write(tuple(quotas), self._size)
         self._policy, self._names, self._starts, self._windows = written
         self._rates: tuple[Rate, ...] = self._rates_now()
@@ -114,7 +114,7 @@ class Policies:
         # An open meter says that nothing holds requests up, and that no other limit is to be asked. The usual answer, in half the time.
         if meter.until and only is not None and only.rate is self._rate:
             now = meter.read() - meter.offset
-            ((left, at),) = only.standings(now)
+            ((left, at),) = only._standings(now)
             wait = at - now
             if 0 < wait <= NS_PER_SECOND and left <= MOST:
                 return [*headers, self._policy, (_LIMIT, f"{self._start}{left};t=1".encode("ascii"))]
@@ -129,7 +129,7 @@ class Policies:
         only, meter = self._only, self._meter
         if meter.until and only is not None and only.rate is self._rate:  # as in `add`
             now = meter.read() - meter.offset
-            ((count, at),) = only.standings(now)
+            ((count, at),) = only._standings(now)
             if not count and now < at < now + _UNKNOWN:
                 seconds = seconds_of(at - now)
                 return Refusal([self._policy, (_LIMIT, f"{self._start}0;t={seconds}".encode("ascii"))], self._names, seconds)
@@ -168,9 +168,9 @@ class Policies:
         for level in self._levels():
             now = level.timeline.now()  # which ends a pause that is over
             if level.is_held:
-                found += [(0, None)] * len(level.scheduler.quotas())
+                found += [(0, None)] * len(level.scheduler._quotas())
             else:
-                found += [(left, at - now) for left, at in (level.told or level.scheduler).standings(now)]
+                found += [(left, at - now) for left, at in (level.told or level.scheduler)._standings(now)]
         if self._places is not None:
             found.append((0 if self._places.is_waited_for or self._places.closed else self._places.scheduler.available(0), 0))
         return found

@@ -142,7 +142,7 @@ async def _settle() -> None:
     native = running_loop()
     assert native is not None  # or nobody could await this
     loop = loop_of(native, None, precise=False)
-    threads = sys.modules.get("aiorate._tree.threads")
+    threads = sys.modules.get("aiorate._tree.deciding")
     for _ in range(12):  # a few turns from a timer to the last task that it wakes: filler, notice, waiter, and the waiter's owner
         if threads is not None:
             threads.settle()

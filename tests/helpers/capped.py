@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from aiorate import Rate, Scheduler
+from aiorate import Scheduler
 from aiorate._schedulers.server_quotas import ServerQuotas
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ASKED_FOR_PERMITS = ("take", "peek", "give_back", "charge", "shift", "available", "standings", "rested")
+ASKED_FOR_PERMITS = ("take", "peek", "give_back", "charge", "shift", "available", "_standings", "_rested")
 
 
-def _from(part: str, name: str) -> Callable[..., object]:
-    def call(self: object, *args: int, **more: int) -> object:
-        return getattr(getattr(self, part), name)(*args, **more)
+def _call(part: str, name: str) -> Callable[..., object]:
+    return lambda self, *args, **more: getattr(getattr(self, part), name)(*args, **more)
 
-    return call
+
+def _read(name: str) -> Any:
+    return property(lambda self: getattr(self.inner, name), lambda self, value: setattr(self.inner, name, value))
 
 
 class Capped(Scheduler):
@@ -29,27 +30,6 @@ class Capped(Scheduler):
         if left is not None:
             self.lower(left, now, until)
 
-    take, peek, give_back, charge, shift, available, standings, rested = (_from("told", name) for name in ASKED_FOR_PERMITS)  # type: ignore[assignment]
-    set_rate, lag, bound, restart, quotas = (  # type: ignore[assignment]
-        _from("inner", name) for name in ("set_rate", "lag", "bound", "restart", "quotas")
-    )
-
-    @property
-    def rate(self) -> Rate:  # type: ignore[override]
-        return self.inner.rate
-
-    @property
-    def max_permits(self) -> int | None:  # type: ignore[override]
-        return self.inner.max_permits
-
-    @property
-    def books_since(self) -> bool:  # type: ignore[override]
-        return self.inner.books_since
-
-    @property
-    def receipts(self) -> bool:  # type: ignore[override]
-        return self.inner.receipts
-
-    @receipts.setter
-    def receipts(self, value: bool) -> None:
-        self.inner.receipts = value
+    take, peek, give_back, charge, shift, available, _standings, _rested = (_call("told", name) for name in ASKED_FOR_PERMITS)  # type: ignore[assignment]
+    set_rate, lag, bound, restart, _quotas = (_call("inner", name) for name in ("set_rate", "lag", "bound", "restart", "_quotas"))  # type: ignore[assignment]
+    rate, max_permits, books_since, _receipts = map(_read, ("rate", "max_permits", "books_since", "_receipts"))

@@ -265,18 +265,18 @@ def set_rate_forgives_nothing(trial: Trial) -> None:
                 assert slower.due(permits, changed.now) >= at, f"{permits} permits are sooner than {at}, though the rate is slower"
 
 
-def stock_is_there(trial: Trial) -> None:
-    """The permits that stock() counts are granted, then or later, in portions of any size. Counting them changes nothing."""
+def what_is_available_is_there(trial: Trial) -> None:
+    """The permits that available() counts are granted, then or later, in portions of any size. Counting them changes nothing."""
     past = trial.begin()
-    twin, ready = deepcopy(past), past.scheduler.stock(past.now)
+    twin, ready = deepcopy(past), past.scheduler.available(past.now)
     assert ready >= 0
     for step in trial.steps:
         if permits := min(past.permits(step.size), ready):
             past.now += step.quarters
-            assert past.take(permits), f"{ready} permits were in stock, and {permits} of them are refused"
+            assert past.take(permits), f"{ready} permits were available, and {permits} of them are refused"
             ready -= permits
     counted = deepcopy(twin)
-    counted.scheduler.stock(counted.now)
+    counted.scheduler.available(counted.now)
     same_future(counted, twin, trial.after)
 
 
@@ -316,7 +316,7 @@ def grabbing_takes_one_permit(trial: Trial) -> None:
     for step in trial.steps:
         grabbed.pass_time(step)
         twin.pass_time(step)
-        meter, taken = grabbed.scheduler.meter, False
+        meter, taken = grabbed.scheduler._meter, False
         if meter is not None:
             meter.read, meter.until = (lambda: grabbed.now), FAR
             taken = meter.grab()
@@ -330,7 +330,7 @@ LAWS: tuple[Callable[[Trial], None], ...] = (
     giving_back_makes_nobody_sooner,
     bound_holds,
     lateness_costs_no_rate,
-    stock_is_there,
+    what_is_available_is_there,
     charging_delays,
     set_rate_forgives_nothing,
     asking_behind_a_line_is_never_too_late,

@@ -55,7 +55,7 @@ def test_settling_equals_having_reserved_the_amount_used(name: str, steps: list[
 
         assert knew.available(clock.now()) == scheduler.available(clock.now())
         assert knew.peek(1, clock.now()) == scheduler.peek(1, clock.now())
-        assert not scheduler.receipts
+        assert not scheduler._receipts
 
     asyncio.run(main())
 
@@ -116,7 +116,7 @@ async def test_four_levels_of_budgets_keep_all_bounds(seed: int) -> None:
         assert error is None or (closed and isinstance(error, aiorate.LimiterClosed)) or (call.fails and isinstance(error, OSError))
     assert 0 == clock.timers
     for budget in levels.all:
-        assert (0, [False] * len(levels.own[budget])) == (budget.waiting, [each.receipts for each in levels.own[budget].values()])
+        assert (0, [False] * len(levels.own[budget])) == (budget.waiting, [each._receipts for each in levels.own[budget].values()])
     assert levels.check_bounds() > 1_000
 
 
@@ -208,7 +208,7 @@ class BudgetLevels:
             largest = max((call.lease.amounts[name] for _, call in grants), default=1)
             for seconds in WINDOWS:
                 window = int(seconds * SECOND)
-                bound = self.own[budget][name].bound_when_late(window, largest, self.late[budget])
+                bound = self.own[budget][name]._bound_when_late(window, largest, self.late[budget])
                 most = begin = inside = 0
                 for instant, call in grants:
                     inside += call.kept[name]

@@ -292,6 +292,23 @@ async def test_a_reservation_may_be_cancelled_at_every_point(name: str) -> None:
         assert set(granted) | ({"b"} if task.cancelled() else set()) == set("abcABC")
         assert scene.shared.statistics().granted - len(granted) == EACH[name]().available(0) + 1
         assert (0, 0, 0) == (scene.shared.statistics().waiting, scene.one.budget.waiting, scene.two.budget.waiting)
-        assert not any(scheduler.receipts for scheduler in (*scene.own, scene.shared.scheduler))
+        assert not any(scheduler._receipts for scheduler in (*scene.own, scene.shared.scheduler))
         assert (scene.clock.timers, others()) == (0, set())
     assert ended == {(True, False), (True, True), (False, True)}
+
+
+async def test_a_lowered_limit_two_levels_up_fails_reservations_now_too_large(clock: SteppedClock) -> None:
+    """Their budget compared a number of requests with what the limit allows, and asked again for ever."""
+    limiter = Limiter(SlidingWindow("10/s"), clock=clock)
+    team = Budget(requests="100/s", tokens=limiter, clock=clock)
+    user = Calls(Budget(requests="50/s", shared=team, clock=clock), clock)
+    for name, tokens in (("first", 10), ("large", 8), ("small", 2)):
+        user.ask(name, tokens=tokens)
+        await turns(3)
+
+    limiter.set_rate("4/s")
+    await clock.run(3)
+
+    with pytest.raises(ValueError, match=r"tokens=8.*: 4 is"):
+        user.tasks["large"].result()
+    assert "small" in user.granted

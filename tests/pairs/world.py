@@ -99,7 +99,7 @@ class Level:
             counted.subtract(scheduler.back)
             return sorted(counted.elements())
 
-        return cls(kept, lambda window: scheduler.bound_when_late(window, largest, catch_up), scheduler)
+        return cls(kept, lambda window: scheduler._bound_when_late(window, largest, catch_up), scheduler)
 
     def check(self, name: str, since: int = 0, extra: int = 0, slower: int = 1) -> None:
         """Assert that no window of the grants exceeds its bound, where the rate may once have been higher, and some came back."""

@@ -229,11 +229,11 @@ def test_receipt_is_worth_a_permit_after_many_takes() -> None:
         scheduler.give_back(1_000, 0)  # full
         for now in range(1, 501):
             assert scheduler.take(1, now) <= now, make
-        before = scheduler.stock(501)
+        before = scheduler.available(501)
 
         scheduler.give_back(1, 501, 300)
 
-        assert before + 1 == scheduler.stock(501), make
+        assert before + 1 == scheduler.available(501), make
 
 
 def test_permit_returns_to_a_pool_at_the_price_it_was_taken_at() -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from helpers.driving import LONG, one_loop
 
-from aiorate import KeyedLimiter, Limiter, SlidingWindow, TokenBucket
-from aiorate._tree.threads import _Keeper
+from aiorate import Budget, KeyedLimiter, Limiter, SlidingWindow, TokenBucket
+from aiorate._tree.deciding import Keeper
 from aiorate._tree.tree import Tree
 from aiorate.testing import VirtualLoop
 
 
-@pytest.mark.parametrize("place", [Tree.resume, _Keeper.put])
+@pytest.mark.parametrize("place", [Tree.resume, Keeper.put])
 def test_ctrl_c_spends_nothing_wherever_it_comes(place: Any, capfd: pytest.CaptureFixture[str]) -> None:
     """The permit and the place come back, also when the thread goes on already, or has not handed its request over yet."""
     limiter = Limiter(TokenBucket("100/s", burst=1), scope="process", max_concurrency=1)
@@ -86,3 +86,58 @@ async def test_a_request_that_became_impossible_above_is_counted() -> None:
 
     assert 1 == keys["a"].statistics().waiting
     task.cancel()
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_a_question_after_a_cancellation_delays_nobody() -> None:
+    loop = asyncio.get_running_loop()
+    limiter = Limiter(TokenBucket("1/s", 5, initial=2))
+    large, small = (asyncio.ensure_future(limiter.acquire(permits)) for permits in (5, 1))
+    await asyncio.sleep(0.1)
+    large.cancel()
+    limiter.statistics()
+    await small
+
+    assert loop.time() == 0.1
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_a_limit_that_is_shared_while_somebody_waits_keeps_its_order() -> None:
+    loop = asyncio.get_running_loop()
+    shared = Limiter(TokenBucket("1/s", 5, initial=0))
+    keys = KeyedLimiter[str](lambda key: "1000/s", shared=shared)
+    large = asyncio.ensure_future(shared.acquire(5))
+    await asyncio.sleep(2.5)
+    assert keys["a"] is not None
+    assert not shared.try_acquire()
+    await large
+
+    assert loop.time() == 5
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_the_timer_of_a_request_that_was_granted_in_time_is_gone() -> None:
+    limiter = Limiter("10/s")
+    await limiter.acquire()
+    await limiter.acquire(max_wait=3600)
+    await asyncio.sleep(1)
+    loop: Any = asyncio.get_running_loop()
+
+    assert [] == [timer for timer in loop._scheduled if not timer.cancelled()]
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_after_a_reservation_that_takes_nothing_above_the_next_one_does() -> None:
+    loop = asyncio.get_running_loop()
+    top = Budget(top=TokenBucket("1/min", 1))
+    low = Budget(shared=Budget(shared=top, middle=TokenBucket("10/s", 10)), low=TokenBucket("1/s", 1))
+    granted: list[float] = []
+
+    async def reserve(least: int, most: int) -> None:
+        async with low.reserve(low=least, middle=1, top=most):
+            granted.append(loop.time())
+
+    await reserve(1, 1)
+    await asyncio.gather(reserve(1, 0), reserve(0, 1), reserve(0, 1))
+
+    assert [0, 1, 60, 120] == granted

@@ -48,14 +48,14 @@ def later(scheduler: Scheduler, dice: random.Random, now: int) -> int:
 def test_standing_is_what_a_request_would_find(name: str) -> None:
     for seed in range(20):
         dice, scheduler, now = random.Random(seed), MORE[name](), 0
-        if len(scheduler.quotas()) > 1:
+        if len(scheduler._quotas()) > 1:
             return
-        [(most, rate)] = scheduler.quotas()
+        [(most, rate)] = scheduler._quotas()
         assert rate is scheduler.rate
         for _ in range(30):
             now = later(scheduler, dice, now)
             asked = now + dice.choice([0, 0, 10**7, 5 * 10**8])
-            [(left, more_at)] = scheduler.standings(asked)
+            [(left, more_at)] = scheduler._standings(asked)
             assert left == scheduler.available(asked)
             if scheduler.max_permits is not None:
                 assert left <= most == scheduler.max_permits
@@ -76,8 +76,8 @@ def test_after_a_reset_a_scheduler_is_like_a_new_one(name: str) -> None:
         fresh = EACH[name]()
         fresh.peek(1, now)  # which is when its schedule begins
 
-        used.receipts = fresh.receipts = receipts
-        assert (used.lag(now), used.spilled, used.stock(now)) == (fresh.lag(now), fresh.spilled, fresh.stock(now))
+        used._receipts = fresh._receipts = receipts
+        assert (used.lag(now), used.spilled, used.available(now)) == (fresh.lag(now), fresh.spilled, fresh.available(now))
         for _ in range(60):
             permits = dice.randint(1, min(used.max_permits or 5, 5))
             assert used.peek(permits, now) == fresh.peek(permits, now)

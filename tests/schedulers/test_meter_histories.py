@@ -135,7 +135,7 @@ MADE: list[Callable[[Any], Metered]] = [
 
 def grab(scheduler: Metered, now: int, since: int | None) -> bool:
     """Take a permit by the meter if that is open, since a late wake-up if one is given; else by `take`."""
-    meter, taken = scheduler.meter, False
+    meter, taken = scheduler._meter, False
     if meter is not None:
         meter.until, meter.read = FAR, lambda: now
         if meter.since != (FAR if since is None else since):
@@ -187,7 +187,7 @@ def test_grabbing_does_what_taking_one_permit_does(kind: type[PureMeter], late: 
                         calls = [("charge", permits, now)]
                 for call, *arguments in calls:
                     assert getattr(grabbed, call)(*arguments) == getattr(taken, call)(*arguments), (seed, call)
-            for look in dice.sample(["peek", "stock", "available", "lag", "rested"], 1):  # each may be the first after a grab
+            for look in dice.sample(["peek", "available", "lag", "_rested"], 1):  # each may be the first after a grab
                 ask = (1, now) if look == "peek" else (now,)
                 assert getattr(grabbed, look)(*ask) == getattr(taken, look)(*ask), (seed, look)
         assert (repr(grabbed), grabbed.spilled) == (repr(taken), taken.spilled)

@@ -95,14 +95,14 @@ def test_lag_is_how_far_behind_the_schedule_is() -> None:
         assert make("10/s").lag(5) == 0
 
 
-def test_stock_counts_the_slots_that_are_due() -> None:
-    """None before the first call, which begins the schedule: a limiter made long ago has no burst."""
+def test_available_counts_the_slots_that_are_due() -> None:
+    """One at the first call, which begins the schedule: a limiter made long ago has no burst."""
     pace, idle = TicksAccumulator("10/s", start=0), TicksAccumulator("10/s")
     pace.take(1, S)
-    assert [pace.stock(now) for now in (0, S // 10 - 1, S // 10, S)] == [0, 0, 1, 10]
+    assert [pace.available(now) for now in (0, S // 10 - 1, S // 10, S)] == [0, 0, 1, 10]
     assert pace.ticks == S // 10
-    assert (idle.stock(5 * S), idle.take(1, 5 * S)) == (0, 5 * S)
-    assert [idle.stock(5 * S + S // 20 * place) for place in range(1, 5)] == [0, 1, 1, 2]
+    assert (idle.available(5 * S), idle.take(1, 5 * S)) == (1, 5 * S)
+    assert [idle.available(5 * S + S // 20 * place) for place in range(1, 5)] == [0, 1, 1, 2]
 
 
 def test_a_returned_slot_brings_its_gap_back() -> None:

@@ -8,7 +8,8 @@ import pytest
 from helpers.transcripts import S, grants, waits
 
 from aiorate import AllOf, BurstRatio, CalendarWindow, Rate, SlidingWindow, TicksAccumulator, TokenBucket, TokenPool
-from aiorate._schedulers.dimensions import Amounts, Dimensions
+from aiorate._schedulers.amounts import Amounts
+from aiorate._schedulers.dimensions import Dimensions
 from aiorate._schedulers.places import Places
 
 
@@ -42,7 +43,7 @@ def test_it_is_as_tight_as_its_tightest_member() -> None:
     assert AllOf(TicksAccumulator("1/s")).bound(S) is None
     assert AllOf(TokenPool("1/s")).max_permits is None
     late = AllOf(TokenBucket("1/s", 1), SlidingWindow("3/s"))
-    assert [late.bound_when_late(S // 2, 1, late_by) for late_by in (0, S, 5 * S)] == [1, 2, 3]
+    assert [late._bound_when_late(S // 2, 1, late_by) for late_by in (0, S, 5 * S)] == [1, 2, 3]
     assert AllOf(TokenBucket("1/s", 1), SlidingWindow("1/s")).books_since
     assert not AllOf(SlidingWindow("1/s"), CalendarWindow("1/s", "UTC", origin=0)).books_since
 
@@ -61,8 +62,8 @@ def test_members_follow_a_pause_and_a_restart() -> None:
 def test_quotas_of_all_members_are_told_in_order() -> None:
     both = AllOf(TokenBucket("10/s", burst=5), SlidingWindow("100/min"))
     both.take(3, 0)
-    assert both.quotas() == [(5, Rate(10)), (100, Rate(100, 60))]
-    assert both.standings(0) == [(2, S // 10), (97, 60 * S)]
+    assert both._quotas() == [(5, Rate(10)), (100, Rate(100, 60))]
+    assert both._standings(0) == [(2, S // 10), (97, 60 * S)]
 
 
 def test_wrong_uses_are_refused() -> None:
@@ -89,13 +90,25 @@ def test_dimensions_grant_when_all_of_them_do() -> None:
     assert dimensions.peek(Amounts((1, 1)), S // 2) == S
 
 
+def test_amounts_are_no_number() -> None:
+    """An int with attributes was compared, counted and rounded as if it were one permit."""
+    one, two = Amounts((1, 10)), Amounts((2, 5))
+
+    assert (Amounts((3, 15), 2), Amounts((-1, 5), 0), one) == (one + two, one - two, sum([one]))
+    assert (True, False, one) == (bool(Amounts((0, 0))), bool(one - one), one + two - two)
+    assert one.part((1,)) is one.part((1,))
+    for wrong in (lambda: one > 0, lambda: one + 1, lambda: int(one), lambda: one * 2):  # type: ignore[operator, call-overload]
+        with pytest.raises(TypeError):
+            wrong()
+
+
 def test_dimensions_are_charged_rest_and_lag_as_their_parts() -> None:
     dimensions = Dimensions((TokenBucket("1/s", burst=1), SlidingWindow("10/s")))
-    assert dimensions.rested(0)
+    assert dimensions._rested(0)
     assert dimensions.books_since
     dimensions.charge(Amounts((2, 1)), 0)
     assert dimensions.peek(Amounts((1, 1)), 0) == 2 * S
-    assert [dimensions.rested(S), dimensions.rested(2 * S)] == [False, True]
+    assert [dimensions._rested(S), dimensions._rested(2 * S)] == [False, True]
     assert (dimensions.lag(0), dimensions.bound(S)) == (0, None)
     with pytest.raises(RuntimeError, match="a rate for each dimension"):
         dimensions.set_rate(Rate(1), 0)
