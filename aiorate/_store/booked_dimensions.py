@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._schedulers.interface import Scheduler, check_window
-from aiorate._store.pool import Part, Pool
+from aiorate._store.pool import Pool
+from aiorate._store.slots import Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,8 +19,8 @@ from aiorate._schedulers.token_bucket import TokenBucket
 from aiorate._store.booked_dimensions import BookedDimensions
 from aiorate._store.demand import Terms
 from aiorate._store.options import check_name, horizon_of, lateness_of, share_of
-from aiorate._store.pool import check_memory
 from aiorate._store.session import AskOnce, StoreSession
+from aiorate._store.slots import check_memory
 from aiorate._store.store import check_source
 from aiorate._tree.questions import above_on_demand
 

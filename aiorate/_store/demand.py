@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiorate._store.pool import MOST_NS
 from aiorate._store.script import MOST, MOST_RUNS
+from aiorate._store.slots import MOST_NS
 from aiorate._tree.line import StandIn
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ class Demand:
         if not pool.unit:
             return not self._short(now)[1]
         ready = pool.usable(first, now)
-        left = ready if ready >= first else pool.count - sum([run.by(now) for run in pool.runs])
-        return 2 * left > self.came and pool.last_due() > now + self.took
+        left = ready if ready >= first else pool.hand.count - pool.hand.by(now)
+        return 2 * left > self.came and pool.hand.last_due() > now + self.took
 
     def lack(self, reading: int, now: int) -> tuple[Runs, bool]:
         """The runs to ask for, and whether each request is granted whole or not at all."""
@@ -110,7 +110,7 @@ class Demand:
         pool, line = self._pool, [(ticket, permits) for ticket, permits in self.line() if isinstance(permits, int)]
         first = line[0][1] if line else 0
         waiting = sum([permits for _, permits in line])
-        if pool.count and self.enough(first or 1, now):
+        if pool.hand.count and self.enough(first or 1, now):
             return [], False
         ready, of = pool.usable(first or 1, now), (1,) * len(pool.parts)
         expected = self._expected(first, waiting, reading) if self._terms.lease else 0
@@ -133,8 +133,8 @@ class Demand:
         waited, spent = self._then
         if ready and waiting >= waited and pool.spent > spent:
             # Grants since the last question did not make the line shorter. So they will not until the answer is here.
-            coming = sum([run.by(now + self.took) for run in pool.runs])
-            expected = max(expected, min(max(ready - pool.count + coming, 0), waiting))
+            coming = pool.hand.by(now + self.took)
+            expected = max(expected, min(max(ready - pool.hand.count + coming, 0), waiting))
         missing = waiting + expected - ready
         if missing <= 0:
             return [], False
@@ -162,8 +162,8 @@ class Demand:
         """The first requests in line, and those that lack slots, unless those in hand last for a while."""
         pool = self._pool
         line = list(islice(((ticket, need) for ticket, permits in self.line() if any(need := pool.need(permits))), 2 * MOST_RUNS))
-        lacking = pool.uncovered([need for _, need in line], now)
-        lasts = 2 * pool.usable(1, now) > self.came and pool.last_due() > now + self.took
+        lacking = pool.hand.uncovered([need for _, need in line], now)
+        lasts = 2 * pool.usable(1, now) > self.came and pool.hand.last_due() > now + self.took
         if len(lacking) < len(line) and lasts and pool.calendar is None:
             lacking = []
         return [ticket for ticket, _ in line], lacking

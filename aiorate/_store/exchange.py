@@ -13,15 +13,16 @@ from random import getrandbits
 from typing import TYPE_CHECKING
 
 from aiorate._rate import NS_PER_SECOND
-from aiorate._store.pool import Level, Run
 from aiorate._store.script import HEAD, MOST, OF_RATE, OF_WINDOW, Question, pack
+from aiorate._store.slots import Level, Run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiorate._store.demand import Demand, Runs, Terms
-    from aiorate._store.pool import Part, Pool
+    from aiorate._store.pool import Pool
     from aiorate._store.script import Answer
+    from aiorate._store.slots import Part
 
 __all__ = ["Exchange"]
 

@@ -15,7 +15,7 @@ from aiorate._schedulers.calendar_window import CalendarWindow
 from aiorate._schedulers.interface import Scheduler, check_permits
 from aiorate._schedulers.token_bucket import TokenBucket
 from aiorate._store.outage import POLICIES
-from aiorate._store.pool import Part, check_memory
+from aiorate._store.slots import Part, check_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,8 @@ from aiorate._errors import EngineUnavailable
 from aiorate._events import Event
 from aiorate._rate import NS_PER_SECOND, Rate, ns_to_seconds
 from aiorate._store.failures import said, said_by_server
-from aiorate._store.pool import Part
 from aiorate._store.script import pack
+from aiorate._store.slots import Part
 from aiorate._store.twin import Twin
 
 if TYPE_CHECKING:

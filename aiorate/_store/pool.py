@@ -8,13 +8,13 @@ that nobody used in time lapses, which bounds what all processes together grant.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from aiorate._rate import Rate, ceil_div
+from aiorate._rate import Rate
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_give_back, check_permits, check_window
+from aiorate._store.slots import MOST_NS, Hand, Level, Part, Run, check_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,92 +24,11 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.calendar_window import CalendarWindow
 
-__all__ = ["MOST_NS", "Link", "Part", "Pool", "Run", "check_memory"]
+__all__ = ["Link", "Pool"]
 
-MOST_NS = 10**19
-"""317 years: the longest duration that a store can count."""
 _FIRST_ANSWER_NS = 1_000_000  # until one was measured
 _LOOK_AGAIN_NS = 20_000_000
 _ONE = 1
-
-
-class Part(NamedTuple):
-    """One dimension of a limit in a store: a bucket, or with a ``calendar`` so many permits in each window."""
-
-    rate: Rate
-    burst: int
-    calendar: CalendarWindow | None = None
-
-    def time_of(self, permits: int) -> int:
-        """How many ns so many permits take, rounded up."""
-        return ceil_div(permits * self.rate.period_ns, self.rate.permits)
-
-
-class Level(NamedTuple):
-    """What the store said last of a dimension: instants in ns."""
-
-    full: int
-    """When the bucket is full again, if nobody takes anything."""
-    used: int = 0
-    """Of a window: permits that are taken, ..."""
-    begins: tuple[int, ...] = ()
-    """... and the instants at which the next ones begin."""
-
-
-Step = tuple[int, int]
-"""So many permits take so many ns."""
-
-
-class Run:
-    """``n`` slots of the same ``amounts``: the i-th is due once every rate has it, and lapses ``late`` ns after that.
-
-    ``first`` is when the first is due, ``starts`` the same by each rate, and ``steps`` are how far they are apart by these.
-    """
-
-    __slots__ = ("amounts", "due", "first", "i", "late", "n", "places", "starts", "steps")
-
-    def __init__(
-        self, amounts: tuple[int, ...], n: int, first: int, starts: Sequence[int], steps: Sequence[Step], late: int, *places: int
-    ) -> None:
-        self.amounts, self.n, self.i = amounts, n, 0
-        self.first: int = first
-        self.starts: list[int] = list(starts)
-        self.steps: Sequence[Step] = steps
-        self.late: int = late
-        self.places: tuple[int, ...] = places
-        """The dimensions for which the first waited, and the others; -1: none."""
-        self.due: int = self.at(0)
-        """When the next slot is due."""
-
-    def at(self, i: int) -> int:
-        """When the slot with that index is due."""
-        at = self.first
-        for start, (permits, ns) in zip(self.starts, self.steps, strict=True):
-            own = start - (-i * ns // permits)
-            if own > at:
-                at = own
-        return at
-
-    @property
-    def left(self) -> int:
-        """How many slots are left."""
-        return self.n - self.i
-
-    def by(self, instant: int) -> int:
-        """How many of these are due by that instant."""
-        return bisect_right(range(self.n), instant, self.i, key=self.at) - self.i
-
-    def lapsed(self, now: int) -> int:
-        """How many of these have lapsed."""
-        if now <= self.due + self.late:
-            return 0
-        return bisect_left(range(self.n), now - self.late, self.i, key=self.at) - self.i
-
-    def skip(self, count: int) -> None:
-        """Remove the first ``count``."""
-        self.i += count
-        if self.i < self.n:
-            self.due = self.at(self.i)
 
 
 class Link(Protocol):
@@ -139,8 +58,8 @@ class Pool(Scheduler):
         "answer_ns",
         "asked_at",
         "corrections",
-        "count",
         "error",
+        "hand",
         "lapsed",
         "levels",
         "link",
@@ -151,7 +70,6 @@ class Pool(Scheduler):
         "patient",
         "rate",
         "refused",
-        "runs",
         "spent",
         "unit",
         "waits_for",
@@ -165,12 +83,10 @@ class Pool(Scheduler):
         self.unit: bool = unit
         """Whether its slots are single permits."""
         self._late: int = late
-        self.rate = _slowest([part.rate for part in parts]) if unit else parts[0].rate
+        self.rate = max(parts, key=lambda part: part.rate.period_ns / part.rate.permits).rate if unit else parts[0].rate
         self._receipts: bool = True
-        self.runs: list[Run] = []
+        self.hand: Hand = Hand()
         """What is in hand."""
-        self.count: int = 0
-        """Slots in hand, including those that have lapsed."""
         self._granted: deque[tuple[int, int, int]] = deque()  # the latest grants: when, and when their slots were due and how late
         self._free: tuple[int, int] | None = None  # the first and last instant at which something was granted that nobody counts
         self._asks_below: int = -1
@@ -216,31 +132,12 @@ class Pool(Scheduler):
         """The amounts of a request, as slots have them."""
         return permits.of[: len(self.parts)] if isinstance(permits, Amounts) else (int(permits),) * (1 if self.unit else len(self.parts))
 
-    def uncovered(self, needs: Sequence[tuple[int, ...]], now: int) -> list[tuple[int, ...]]:
-        """Those requests, of a line in that order, for which there are not enough slots in hand."""
-        slots = [run.amounts for run in self.runs for _ in range(run.left - run.lapsed(now))]
-        i = 0
-        for place, need in enumerate(needs):
-            have = [0] * len(need)
-            while any(own < of for own, of in zip(have, need, strict=True)):
-                if i == len(slots):
-                    return list(needs[place:])
-                have = [own + of for own, of in zip(have, slots[i], strict=True)]
-                i += 1
-        return []
-
     def lacks(self, permits: Permits, now: int) -> bool:
         """Whether there are not enough slots in hand for that request."""
         need = self.need(permits)
-        return any(need) and self._due(need, self._lapsed(_size(permits), now), now)[1] is None
+        return any(need) and self.hand.due(need, self._lapsed(_size(permits), now), now)[1] is None
 
     # What the session does.
-
-    def add(self, runs: list[Run]) -> None:
-        """Add slots that the store assigned."""
-        self.runs += runs
-        self.count += sum([run.left for run in runs])
-        self.runs.sort(key=_due)
 
     def ask_below(self, count: int) -> None:
         """Want slots as soon as a grant leaves ``count`` or fewer; -1: only when a request is refused."""
@@ -256,9 +153,8 @@ class Pool(Scheduler):
 
     def clear(self) -> list[Run]:
         """Give up all slots in hand. Returns them."""
-        runs, self.runs, self.count = self.runs, [], 0
         self._granted.clear()
-        return runs
+        return self.hand.clear()
 
     def drop(self, now: int) -> None:
         """Have all slots in hand come back to the store that have lapsed, but for those that may be used yet."""
@@ -280,17 +176,13 @@ class Pool(Scheduler):
         if self.link is not None:
             self.link.corrected(at_once or self.calendar is not None)
 
-    def last_due(self) -> int:
-        """When the last slot in hand is due."""
-        return max([run.at(run.n - 1) for run in self.runs], default=0)
-
     def usable(self, permits: int, now: int) -> int:
         """The number of slots in hand that are of use while the first in line asks for ``permits``."""
-        return self.count - self._lapsed(permits, now)
+        return self.hand.count - self._lapsed(permits, now)
 
     def due_by(self, instant: int, now: int) -> int:
         """The number of slots in hand that are of use now and due by that instant."""
-        return max(sum([run.by(instant) for run in self.runs]) - self._lapsed(1, now), 0)
+        return max(self.hand.by(instant) - self._lapsed(1, now), 0)
 
     def unanswered(self) -> None:
         """Nothing is on its way: call the link again when slots are wanted."""
@@ -306,7 +198,8 @@ class Pool(Scheduler):
     # A request.
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
-        runs = self.runs
+        hand = self.hand
+        runs = hand.runs
         if permits is _ONE and runs and self.unit and type(now) is int:
             run = runs[0]
             at = run.due
@@ -318,10 +211,10 @@ class Pool(Scheduler):
                     del runs[0]
                 else:
                     run.due = run.at(run.i)
-                self.count -= 1
+                hand.count -= 1
                 self.spent += 1
                 self.refused = 0
-                if self.count <= self._asks_below:
+                if hand.count <= self._asks_below:
                     self.want(now)
                 return at
         size = _size(permits)
@@ -330,7 +223,7 @@ class Pool(Scheduler):
         if not any(need):
             return now
         skip = self._lapsed(size, now)
-        at, last = self._due(need, skip, now)
+        at, last = self.hand.due(need, skip, now)
         if last is not None:
             if last.places and (place := last.places[last.i > 0]) >= 0:
                 self.waits_for = place
@@ -347,7 +240,7 @@ class Pool(Scheduler):
         if self.error is not None:
             raise type(self.error)(*self.error.args) from self.error.__cause__  # one for all would collect the frames of them all
         if self.outage == "local":  # which has answered already
-            at, last = self._due(need, skip, now)
+            at, last = self.hand.due(need, skip, now)
             if last is not None:
                 if at <= now:
                     self._spend(size, need, skip, now, at)
@@ -363,14 +256,14 @@ class Pool(Scheduler):
         if not any(need):
             return now
         if not ahead:
-            at, run = self._due(need, self._lapsed(size, now), now)
+            at, run = self.hand.due(need, self._lapsed(size, now), now)
             if run is not None:
                 return at
             if self.patient:  # the caller is first in line, and calls take() only once this is due
                 self._refuse(size, now)
                 if self.error is not None:
                     raise type(self.error)(*self.error.args) from self.error.__cause__
-                at, run = self._due(need, self._lapsed(size, now), now)
+                at, run = self.hand.due(need, self._lapsed(size, now), now)
                 if run is not None:
                     return at
         if self.outage == "open":
@@ -381,27 +274,12 @@ class Pool(Scheduler):
         together = size + (_size(ahead) if ahead else 0)
         usable = self.usable(together, now)
         if self.unit and ahead and usable >= together:
-            return self._due((together,), self.count - usable, now)[0]
+            return self.hand.due((together,), self.hand.count - usable, now)[0]
         return self._estimate(need, before, usable, now)
 
     def _refuse(self, permits: int, now: int) -> None:
         self.refused = permits
         self.want(now)
-
-    def _due(self, need: Sequence[int], skip: int, now: int) -> tuple[int, Run | None]:
-        """When the next slots after ``skip`` others have these amounts, and the last run of these; None: there are not enough."""
-        at, have = 0, [0] * len(need)
-        for run in self.runs:
-            if skip >= run.left:
-                skip -= run.left
-                continue
-            count = min(_slots(run.amounts, have, need), run.left - skip)
-            at = max(at, run.at(run.i + skip + count - 1))
-            have = [own + count * of for own, of in zip(have, run.amounts, strict=True)]
-            skip = 0
-            if all(own >= of for own, of in zip(have, need, strict=True)):
-                return at, run
-        return at, None
 
     def _spend(self, permits: int, need: Sequence[int], skip: int, now: int, at: int) -> None:
         """Use the next slots after ``skip`` others, which have lapsed."""
@@ -409,35 +287,28 @@ class Pool(Scheduler):
         have = [0] * len(need)
         earliest, late = at, 0
         while any(own < of for own, of in zip(have, need, strict=True)):
-            run = self.runs[0]
-            count = min(_slots(run.amounts, have, need), run.left)
+            run = self.hand.runs[0]
+            count = min(run.needed(have, need), run.left)
             have = [own + count * of for own, of in zip(have, run.amounts, strict=True)]
             earliest, late = min(earliest, run.due), run.late
-            self._remove(count)
+            self.hand.remove(count)
         self._note(now, at if self.unit else earliest, late)
         self.spent += permits
         self.refused = 0
         self.back([own - of for own, of in zip(have, need, strict=True)], earliest)
-        if self.count <= self._asks_below:
+        if self.hand.count <= self._asks_below:
             self.want(now)
 
     def _lose(self, skip: int) -> None:
         """Remove the first slots, which have lapsed."""
         while skip:
-            run = self.runs[0]
+            run = self.hand.runs[0]
             count = min(skip, run.left)
             if self.unit:
                 self.lapsed += run.at(run.i + count) - run.due if run.left > count else self.parts[0].time_of(count)
             self.back([of * count for of in run.amounts], run.due)
-            self._remove(count)
+            self.hand.remove(count)
             skip -= count
-
-    def _remove(self, count: int) -> None:
-        run = self.runs[0]
-        run.skip(count)
-        self.count -= count
-        if not run.left:
-            del self.runs[0]
 
     def _lapsed(self, permits: int, now: int) -> int:
         """How many slots, the first in hand, have lapsed for such a request.
@@ -445,11 +316,8 @@ class Pool(Scheduler):
         A request that gathers slots for several permits may use the latest that lapsed meanwhile, one fewer than it needs. So a grant
         exceeds the slots that have not lapsed by at most that.
         """
-        runs = self.runs
-        if not runs or now <= runs[0].due + runs[0].late:
-            return 0
-        lapsed = sum([run.lapsed(now) for run in runs])
-        if self.calendar is not None:
+        lapsed = self.hand.lapsed(now)
+        if not lapsed or self.calendar is not None:
             return lapsed
         return max(lapsed - (permits - 1 if self.unit else 0) - self.patient, 0)
 
@@ -472,7 +340,7 @@ class Pool(Scheduler):
             for instant, at, late in self._granted:
                 if instant == taken and now <= at + late:
                     unit = self.unit
-                    self.add([Run((1,) if unit else amounts, size if unit else 1, at, (), (), late)])
+                    self.hand.add([Run((1,) if unit else amounts, size if unit else 1, at, (), (), late)])
                     if self.link is not None and not unit:
                         self.link.corrected(False)
                     return
@@ -500,9 +368,9 @@ class Pool(Scheduler):
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate by which this process has slots assigned. Raises RuntimeError where there are several."""
+        part = self.parts[0]
         if len(self.parts) > 1:
             raise RuntimeError("set_rate(): cannot change one of several rates. Create a new limiter of the same name with other rates.")
-        part = self.parts[0]
         if part.calendar is None:
             check_memory("set_rate()", rate, part.burst)
             self.parts = (Part(rate, part.burst),)
@@ -515,7 +383,7 @@ class Pool(Scheduler):
 
     def shift(self, ns: int) -> None:
         """Follow a pause: the limiter's time stood still for ``ns``, and the store's did not."""
-        for run in self.runs:
+        for run in self.hand.runs:
             run.first -= ns
             run.due -= ns
             run.starts = [start - ns for start in run.starts]
@@ -536,38 +404,17 @@ class Pool(Scheduler):
             need, before = (need[0],) * len(self.parts), (max(before[0] + need[0] - usable, 1) - need[0],) * len(self.parts)
         for place, (own, ahead, part, level) in enumerate(zip(need, before, self.parts, self.levels, strict=True)):
             if own and level is not None:
-                due = self._due_of(part, level, own, ahead, now)
+                due = level.due(part, own, ahead, self.unit, now)
                 if due > at:
                     at = due
                     if not self.unit:
                         self.waits_for = place
         return at
 
-    def _due_of(self, part: Part, level: Level, own: int, ahead: int, now: int) -> int:
-        if level.begins:
-            used, passed = self._window(level, now)
-            rest = used + ahead + own
-            if rest <= part.burst:
-                return now
-            later = passed + max(ceil_div(rest, part.burst) - 2, 0)
-            last = len(level.begins) - 1
-            return level.begins[min(later, last)] + max(later - last, 0) * part.rate.period_ns
-        room = part.burst - own if self.unit else part.burst - min(own, part.burst)
-        full = max(level.full, now)
-        return full + part.time_of(ahead) - part.time_of(room) if ahead >= 0 else full - part.time_of(room - ahead)
-
-    def _window(self, level: Level, now: int) -> tuple[int, int]:
-        """What the window at ``now`` has used, as far as is known, and how many of the known beginnings have passed."""
-        used, passed = level.used, 0
-        for begin in level.begins[:-1]:
-            if now >= begin:
-                used, passed = max(used - self.parts[0].burst, 0), passed + 1
-        return used, passed
-
     def last(self, permits: Permits, now: int) -> int | None:
         """The place of the dimension that is due last; None: all are due now."""
         dues = [
-            now if level is None or not own else self._due_of(part, level, own, 0, now)
+            now if level is None or not own else level.due(part, own, 0, self.unit, now)
             for own, part, level in zip(self.need(permits), self.parts, self.levels, strict=True)
         ]
         latest = max(dues)
@@ -587,13 +434,7 @@ class Pool(Scheduler):
             return part.burst, now
         if self.outage in ("raise", "wait") or level is None:
             return 0, NOBODY_KNOWS
-        if level.begins:
-            used, passed = self._window(level, now)
-            return max(part.burst - used, 0), level.begins[min(passed, len(level.begins) - 1)]
-        begin = level.full - part.time_of(part.burst)  # when it would be empty
-        free = (now - begin + 1) * part.rate.permits // part.rate.period_ns
-        left = min(max(free, 0) + (self.due_by(now, now) if self.unit else 0), part.burst)
-        return left, now if left >= part.burst else begin + part.time_of(max(free, 0) + 1)
+        return level.standing(part, self.due_by(now, now) if self.unit else 0, now)
 
     def available_of(self, place: int, now: int) -> int:
         """How much of that dimension lies ready, as the store said last."""
@@ -605,7 +446,7 @@ class Pool(Scheduler):
 
     def lag(self, now: int) -> int:
         """How late (ns) the first slot in hand is."""
-        return max(now - self.runs[0].due, 0) if self.runs else 0
+        return max(now - self.hand.runs[0].due, 0) if self.hand.runs else 0
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """Of all processes together: b + R (W + late) of each rate, or n for each window of the calendar that one may touch.
@@ -629,36 +470,11 @@ class Pool(Scheduler):
 
     def __repr__(self) -> str:
         if self.calendar is not None:
-            return f"Pool({self.calendar.described}, in_hand={self.count})"
+            return f"Pool({self.calendar.described}, in_hand={self.hand.count})"
         rates = ", ".join([f"{part.rate}" if part.burst == 1 else f"{part.rate} burst {part.burst}" for part in self.parts])
-        return f"Pool({rates}, in_hand={self.count})"
+        return f"Pool({rates}, in_hand={self.hand.count})"
 
 
 def _size(permits: Permits) -> int:
     """How many permits a request is for; 1 if it is for amounts."""
     return 1 if isinstance(permits, Amounts) else permits
-
-
-def _due(run: Run) -> int:
-    return run.due
-
-
-def _slots(amounts: Sequence[int], have: Sequence[int], need: Sequence[int]) -> int:
-    """How many slots with these amounts the request needs, at least one; as many as there are if they do not help."""
-    return max([ceil_div(of - own, each) for each, own, of in zip(amounts, have, need, strict=True) if each and of > own], default=MOST_NS)
-
-
-def _slowest(rates: Sequence[Rate]) -> Rate:
-    slowest = rates[0]
-    for rate in rates[1:]:
-        if rate.slower_than(slowest):
-            slowest = rate
-    return slowest
-
-
-def check_memory(call: str, rate: Rate, burst: int) -> None:
-    """Raise ValueError unless a store can count how long that burst takes to come back."""
-    if burst * rate.period_ns > MOST_NS * rate.permits:
-        most = MOST_NS * rate.permits // rate.period_ns
-        wanted = f"a burst of at most {most}" if most else "a faster rate"
-        raise ValueError(f"{call}: at {rate} a burst of {burst} takes longer than 317 years to come back. Give {wanted}.")

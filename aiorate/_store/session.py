@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,10 +11,10 @@ from aiorate._store.demand import Demand
 from aiorate._store.exchange import Exchange
 from aiorate._store.once import OneAnswer, refuse
 from aiorate._store.outage import Outage
+from aiorate._store.pause import SharedPause
 from aiorate._store.place import LoopPlace
-from aiorate._store.pool import MOST_NS, Level, Pool, Run
 from aiorate._store.script import HEAD, OF_RATE, read_answer
-from aiorate._tree.changes import on_pause_end
+from aiorate._store.slots import Level, Run
 from aiorate._tree.watcher import Watcher
 
 if TYPE_CHECKING:
@@ -25,9 +24,11 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._store.client import StoreClient
     from aiorate._store.demand import Runs, Terms
+    from aiorate._store.pause import NewsOfPause
     from aiorate._store.place import Place, Returned
-    from aiorate._store.pool import Part
+    from aiorate._store.pool import Pool
     from aiorate._store.script import Answer
+    from aiorate._store.slots import Part
     from aiorate._store.store import Asked
     from aiorate._tree.limit import Answer as Asking
     from aiorate._tree.line import Ticket
@@ -44,7 +45,6 @@ _RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a window that is u
 _RETURNS = 12  # the store hears of this many at once, whatever is in hand
 _FLUSH_SECONDS = 0.05  # after which the store hears what came back, if no question is to be expected
 _LONGEST_NS = 900_000_000  # that a request waits which waits for one answer
-_PAUSE_SECONDS = 1.0  # how often a process in which a request waits asks whether a pause goes on
 
 
 class Sent(NamedTuple):
@@ -61,8 +61,8 @@ class Sent(NamedTuple):
     """The corrections that it tells, ..."""
     oldest: int | None
     """... and since when."""
-    resumes: bool
-    pause_at: int | None
+    news: NewsOfPause
+    """... and that of a pause."""
     closed: bool
     """Whether the limit was closed by then."""
 
@@ -76,16 +76,12 @@ class StoreSession(Watcher):
         "_demand",
         "_exchange",
         "_flush",
-        "_followed",
         "_lapsed",
         "_node",
         "_outage",
-        "_pause_at",
-        "_pause_timer",
+        "_pause",
         "_place",
         "_pool",
-        "_rechecks",
-        "_resumes",
         "_returned",
         "_returns",
         "_sent",
@@ -112,15 +108,11 @@ class StoreSession(Watcher):
         self._sent: Sent | None = None  # None: no question is under way
         self._tail: Run | None = None  # the last slots of all, as far as is known
         self._returns: int = 0  # since a question told of them
-        self._resumes: bool = False  # what the store is to hear: a pause is over, ...
-        self._pause_at: int | None = None  # ... and one ends at that reading
-        self._followed: bool = False  # whether the store pauses all processes
-        self._rechecks: bool = False  # whether the next question asks for nothing else than whether a pause goes on
+        self._pause: SharedPause = SharedPause(node, self._tell)
         self._lapsed: int = 0  # ns of schedule that were reported as skipped
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._silent: bool = False  # whether there was nothing to ask when the client was ready to
         self._flush: Handle | None = None
-        self._pause_timer: Handle | None = None
         pool.link = self
         node.watcher = self
         sessions.add(self)
@@ -140,7 +132,7 @@ class StoreSession(Watcher):
             self._wake()
             return False
         first = next(self._demand.line(), None)
-        if self._pool.count and self._demand.enough(first[1] if first is not None and isinstance(first[1], int) else 1, now):
+        if self._pool.hand.count and self._demand.enough(first[1] if first is not None and isinstance(first[1], int) else 1, now):
             return False
         self._wake()
         return True
@@ -158,39 +150,23 @@ class StoreSession(Watcher):
 
     @property
     def busy(self) -> bool:
-        return self._sent is not None or self._resumes or self._pause_at is not None or any(self._pool.corrections)
+        return self._sent is not None or bool(self._pause.news) or any(self._pool.corrections)
 
     @property
     def on_demand(self) -> bool:
         return not self._terms.lease
 
     def pausing(self, ns: int) -> None:
-        """The store has to hear of a pause. Raises ValueError for more than 317 years."""
-        if ns > MOST_NS:
-            seconds, longest = ns // NS_PER_SECOND, MOST_NS // NS_PER_SECOND
-            raise ValueError(f"pause({seconds}): a limit in a store is paused for at most {longest} seconds, which are 317 years.")
-        until = self._node.timeline.read() + ns
-        self._pause_at = until if self._pause_at is None else max(until, self._pause_at)
-        self._tell()
+        self._pause.begin(ns)
         self._refuse()
 
     def resumed(self) -> None:
-        self._pause_at, self._resumes = None, True
-        self._tell()
+        self._pause.end()
 
     def held_up(self) -> None:
-        """A request waits for the end of a pause, which other processes may end earlier."""
-        timers, timeline = self._place.timers, self._node.timeline
-        until = timeline.paused_until
-        long = until is not None and until - timeline.read() > _PAUSE_SECONDS * NS_PER_SECOND
-        if timers is not None and not self._closed and self._followed and self._pause_timer is None and long:
-            self._pause_timer = timers.call_later(_PAUSE_SECONDS, self._recheck_pause)
-
-    def _recheck_pause(self) -> None:
-        self._pause_timer = None
-        if self._demand.waits and self._node.timeline.paused:
-            self._rechecks = True
-            self._tell()
+        timers = self._place.timers
+        if timers is not None and not self._closed:
+            self._pause.recheck_later(timers)
 
     def shared(self) -> None:
         """The first in line keeps its slots while another limit is asked after this one."""
@@ -311,25 +287,17 @@ class StoreSession(Watcher):
             runs, whole = self._demand.lack(reading, now)
         elif self._closed:
             gone = self._give_up(now)
-        if self._pause_at is not None and self._pause_at <= reading:
-            self._pause_at = None
+        news = self._pause.take(reading)
         probes = self._outage.degraded and reading - self._wanted_at < _INTEREST_NS
-        if not (runs or any(pool.corrections) or self._resumes or self._pause_at is not None or self._rechecks or probes):
+        if not (runs or any(pool.corrections) or news or self._pause.rechecks or probes):
             self._nothing_to_ask(now)
             return None
-        pause = 0.0 if self._resumes else -1.0 if self._pause_at is None else (self._pause_at - reading) / _US
-        self._sent = Sent(
-            *(reading, runs, pool.parts, whole, pool.corrections, pool.oldest),
-            *(self._resumes, None if self._resumes else self._pause_at, self._closed),
-        )
+        self._sent = Sent(reading, runs, pool.parts, whole, pool.corrections, pool.oldest, news, self._closed)
         oldest = 0.0 if pool.oldest is None else max(now - pool.oldest, 0) / _US
         exchange = self._exchange
-        question = exchange.question(runs, whole, reading)._replace(pause=pause, oldest=oldest, gone=int(gone))
+        question = exchange.question(runs, whole, reading)._replace(pause=news.us(reading), oldest=oldest, gone=int(gone))
         words = exchange.words(question, runs, reading)
         pool.corrections, pool.oldest, self._returns, pool.refused = [0] * len(pool.parts), None, 0, 0
-        if self._resumes and self._pause_at is not None:
-            self._tell()  # in the next question
-        self._resumes, self._pause_at = False, self._pause_at if self._resumes else None
         return self.key, words
 
     def _give_up(self, now: int) -> bool:
@@ -377,7 +345,7 @@ class StoreSession(Watcher):
             owed = self._outage.ended()
             if any(owed):
                 pool.correct(owed, now)
-        self._rechecks = False
+        self._pause.rechecks = False
         if not answer.value:  # it did nothing: it is another time than was thought
             self._untold(nothing=True)
             self._wake()
@@ -391,9 +359,7 @@ class StoreSession(Watcher):
         self._book(answer, sent, now)
         if self._closed:  # while the question was under way; the next one returns these slots
             return
-        hush = answer.numbers[2]
-        if hush or self._followed:
-            self._follow_pause(hush)
+        self._pause.follow(answer.numbers[2])
         self._serve()
 
     def _serve(self) -> None:
@@ -404,7 +370,7 @@ class StoreSession(Watcher):
             if waited:
                 node.skip(pool.lapsed - self._lapsed)
             self._lapsed = pool.lapsed
-        if not pool.unit and pool.count:
+        if not pool.unit and pool.hand.count:
             self._flush_later()
         if self._demand.once:
             unasked = any(not each.asked for each in self._demand.once.values())
@@ -430,7 +396,7 @@ class StoreSession(Watcher):
             if self._terms.lease or not pool.unit:
                 pool.ask_below(self._demand.came // 2)
         self._tail = runs[-1] if runs else None
-        pool.add(runs)
+        pool.hand.add(runs)
         if answer.wait and not sent.whole and not answer.numbers[2]:
             wait = ceil(answer.wait * _US)
             if pool.calendar is not None:
@@ -440,19 +406,6 @@ class StoreSession(Watcher):
                 wait = min(max(wait // 4, _SOONEST_NS), _LATEST_NS)
             pool.look_at = now + wait
             pool.waits_for = answer.place - 1 if answer.place else pool.waits_for
-
-    def _follow_pause(self, us: float) -> None:
-        """The store pauses all processes for so many us; 0: it does not."""
-        timeline, unsaid = self._node.timeline, self._pause_at is not None
-        if us > 0:
-            self._followed = True
-            ns, until = ceil(us * _US), timeline.paused_until
-            if not unsaid and until is not None and until > timeline.read() + ns:
-                timeline.resume()  # a longer one, which another process has ended
-            timeline.pause(ns, partial(on_pause_end, self._node, timeline.now()))
-        elif not unsaid:
-            self._followed = False
-            timeline.resume()
 
     def _ask_local(self, now: int) -> None:
         """In an outage, under "local": the same question, to a store of this process."""
@@ -467,7 +420,7 @@ class StoreSession(Watcher):
         for (n, place, starts), (_, need) in zip(answer.runs, runs, strict=False):
             if n:
                 local.spent = [own + n * of for own, of in zip(local.spent, need, strict=True)]
-                pool.add([self._exchange.run(n, place, starts, need, local.parts, now)])
+                pool.hand.add([self._exchange.run(n, place, starts, need, local.parts, now)])
         pool.levels = [Level(now + ceil(ahead * _US)) for ahead in answer.numbers[HEAD::OF_RATE]]
         if answer.wait and not whole:
             pool.look_at = now + min(max(ceil(answer.wait * _US) // 4, _SOONEST_NS), _LATEST_NS)
@@ -483,9 +436,7 @@ class StoreSession(Watcher):
         pool.corrections = [own + its for own, its in zip(pool.corrections, more, strict=True)]
         if nothing and sent.oldest is not None:
             pool.oldest = sent.oldest if pool.oldest is None else min(sent.oldest, pool.oldest)
-        if not self._resumes and sent.pause_at is not None:
-            self._pause_at = sent.pause_at if self._pause_at is None else max(sent.pause_at, self._pause_at)
-        self._resumes = self._resumes or sent.resumes
+        self._pause.untold(sent.news)
 
     def unreachable(self, cause: BaseException, silent: float) -> None:
         """The store did not answer, and had not for ``silent`` seconds before the question. It will be asked again."""
@@ -516,7 +467,7 @@ class StoreSession(Watcher):
             return
         now = self._node.timeline.now()
         self._untold()
-        self._rechecks = False
+        self._pause.rechecks = False
         owed = self._outage.ended()
         if any(owed):
             self._pool.correct(owed, now)
@@ -549,7 +500,7 @@ class StoreSession(Watcher):
         elif not pool.unit:
             for run in pool.clear():  # those for whom they were have left
                 pool.back([of * run.left for of in run.amounts], run.due)
-        if pool.asked_at is not None or (pool.count and not pool.unit):  # the next question tells of them
+        if pool.asked_at is not None or (pool.hand.count and not pool.unit):  # the next question tells of them
             self._flush_later()
         elif any(pool.corrections):
             self._tell()
@@ -575,9 +526,9 @@ class StoreSession(Watcher):
         self._cancel_timers()
         if client is not None and self._returned is None and self._outage.began is None:
             sent = self._sent
-            unsaid = self._resumes or self._pause_at is not None or any(pool.corrections)
+            unsaid = bool(self._pause.news) or any(pool.corrections)
             near = sent is not None and (client.connected or self._node.timeline.read() - sent.at < _CONNECTING_NS)
-            told = sent is not None and (any(sent.more) or sent.resumes or sent.pause_at is not None)
+            told = sent is not None and (any(sent.more) or bool(sent.news))
             if unsaid or near or told or pool.usable(1, self._node.timeline.now()):
                 self._returned = place.returned()
                 if not place.wake(client, self):
@@ -601,10 +552,10 @@ class StoreSession(Watcher):
 
     def _cancel_timers(self) -> None:
         self._outage.cancel()
-        for timer in (self._flush, self._pause_timer):
-            if timer is not None:
-                timer.cancel()
-        self._flush = self._pause_timer = None
+        self._pause.cancel()
+        if self._flush is not None:
+            self._flush.cancel()
+            self._flush = None
 
     def _settle(self) -> None:
         """Have `aclose` go on."""

@@ -9,7 +9,8 @@ import pytest
 from aiorate import Rate
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.interface import NOBODY_KNOWS
-from aiorate._store.pool import Level, Part, Pool, Run
+from aiorate._store.pool import Pool
+from aiorate._store.slots import Level, Part, Run
 
 MS = 1_000_000
 
@@ -36,7 +37,7 @@ def pool_of(*parts: tuple[str, int], unit: bool = True, late: int = 5 * MS) -> t
 
 def slots(pool: Pool, n: int, first: int, every: int = MS, amounts: Any = (1,)) -> None:
     pool.asked_at = None
-    pool.add([Run(amounts, n, first, [first], [(1, every)], 5 * MS)])
+    pool.hand.add([Run(amounts, n, first, [first], [(1, every)], 5 * MS)])
 
 
 def test_slots_are_granted_as_they_fall_due_and_lapse() -> None:
@@ -47,7 +48,7 @@ def test_slots_are_granted_as_they_fall_due_and_lapse() -> None:
 
     assert [MS, 1 * MS, 2 * MS] == [pool.take(1, now) for now in (0, MS, 2 * MS)]
     assert 9 * MS == pool.take(1, 14 * MS)  # those until 8 ms have lapsed
-    assert (1, 6 * MS) == (pool.count, pool.lapsed)
+    assert (1, 6 * MS) == (pool.hand.count, pool.lapsed)
 
 
 def test_a_large_request_gathers_slots_that_would_lapse() -> None:
@@ -56,7 +57,7 @@ def test_a_large_request_gathers_slots_that_would_lapse() -> None:
 
     assert 9 * MS == pool.peek(10, 0) == pool.take(10, 0)
     assert 9 * MS == pool.take(10, 9 * MS)
-    assert 10 == pool.count
+    assert 10 == pool.hand.count
 
 
 def test_what_is_given_back_is_the_next_ones_until_it_would_have_lapsed() -> None:
@@ -70,12 +71,12 @@ def test_what_is_given_back_is_the_next_ones_until_it_would_have_lapsed() -> Non
 
 def test_reservations_use_what_covers_them_and_the_rest_comes_back() -> None:
     pool, _ = pool_of(("10/s", 1), ("100/s", 1), unit=False)
-    pool.add([Run((1, 5), 1, 0, [0, 0], [(1, MS), (1, MS)], 500 * MS), Run((1, 50), 1, MS, [MS, MS], [(1, MS), (1, MS)], 500 * MS)])
+    pool.hand.add([Run((1, 5), 1, 0, [0, 0], [(1, MS), (1, MS)], 500 * MS), Run((1, 50), 1, MS, [MS, MS], [(1, MS), (1, MS)], 500 * MS)])
 
     assert MS == pool.take(Amounts((1, 50)), MS)
     assert [-1, -5] == pool.corrections
-    assert 0 == pool.count
-    assert [(1, 9)] == pool.uncovered([(1, 9)], MS)
+    assert 0 == pool.hand.count
+    assert [(1, 9)] == pool.hand.uncovered([(1, 9)], MS)
 
 
 def test_estimates_go_by_what_the_store_said_last() -> None:
