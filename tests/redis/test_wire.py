@@ -13,9 +13,10 @@ import redis.asyncio
 import valkey.asyncio
 from helpers.driving import LONG, others, until
 from helpers.stores import RealServer, fake_server, port_of_cluster
+from helpers.wire import wire
 from redis.asyncio.cluster import RedisCluster
 
-from aiorate import EngineUnavailable, KeyedBudget, KeyedLimiter
+from aiorate import EngineUnavailable, KeyedBudget, KeyedLimiter, WaitTooLong
 from aiorate.redis import RedisBudget, RedisLimiter
 
 pytestmark = pytest.mark.asyncio
@@ -157,3 +158,79 @@ async def test_keys_of_all_slots_are_served(running: RealServer) -> None:
         await limiters.aclose()
         await budgets.aclose()
         await client.aclose()
+
+
+# A wrong password, a store far away, and one that swallows what it is sent.
+
+
+class Own(redis.asyncio.Redis):
+    """As `Wrapped`, with the retries that the constructor of redis-py has by default."""
+
+
+def clients_at(port: int, **login: Any) -> dict[str, Any]:
+    """Every kind of client that may be given."""
+    at = {"host": "127.0.0.1", "port": port, **login}
+    credentials = f":{login['password']}@" if login else ""
+    return {
+        "url": f"redis://{credentials}127.0.0.1:{port}/0",
+        "redis-py": redis.asyncio.Redis(**at),
+        "redis-py, from_url": redis.asyncio.Redis.from_url(f"redis://{credentials}127.0.0.1:{port}/0"),
+        "redis-py, a pool": redis.asyncio.Redis(connection_pool=redis.asyncio.ConnectionPool(**at)),
+        "redis-py, one connection": redis.asyncio.Redis(single_connection_client=True, **at),
+        "redis-py, a subclass": Own(**at),
+        "valkey-py": valkey.asyncio.Valkey(**at),
+    }
+
+
+async def test_a_wrong_password_is_a_refusal_with_every_client(running: RealServer) -> None:
+    """redis-py repeats it until the call is given up, so it counted as an outage: "open" granted all, and "wait" waited for ever."""
+    with RealServer() as server, RealServer("--cluster-enabled", "yes", port=port_of_cluster()) as node:
+        for each in (server, node):
+            each.send("CONFIG", "SET", "requirepass", "right")
+        for login in ({"password": "wrong"}, {}):
+            sources = clients_at(server.port, **login) | {"cluster": RedisCluster(host="127.0.0.1", port=node.port, **login)}
+            for name, source in sources.items():
+                plain = name in ("url", "redis-py")
+                for policy, scope in [("open", "loop"), ("wait", "loop"), *([("open", "process")] if plain else [])]:
+                    options: Any = {"on_unavailable": policy, "scope": scope, "grace": 0.01 if policy == "open" else 3600}
+                    limiter, budget = RedisLimiter(source, "x", "10/s", **options), RedisBudget(source, "y", tokens="10/s", **options)
+                    with pytest.raises(EngineUnavailable, match="the store refuses"):
+                        await limiter.acquire()
+                    with pytest.raises(EngineUnavailable, match="the store refuses"):
+                        await budget.reserve(tokens=1).__aenter__()
+                    await limiter.aclose()
+                    await budget.aclose()
+                if not isinstance(source, str):
+                    await source.aclose()
+
+
+async def test_a_store_far_away_is_no_outage_at_the_first_call(store: RealServer) -> None:
+    """Each answer while it connects is a sign of life. There are half a dozen, each of which takes 0.4 s here."""
+
+    async def first(name: str, source: Any) -> None:
+        limiter = RedisLimiter(source, name, "100/s")
+        assert await limiter.acquire() >= 0.4, name
+        assert "shared" == limiter.statistics().state, name
+        await limiter.aclose()
+        if not isinstance(source, str):
+            await source.aclose()
+
+    store.send("SCRIPT", "FLUSH")
+    with wire(store.port, 0.2) as long:
+        await asyncio.gather(*[first(*each) for each in clients_at(long.port).items()])
+
+
+async def test_max_wait_of_0_is_answered_within_a_second_by_a_store_that_swallows(store: RealServer) -> None:
+    with wire(store.port) as line:
+        for scope in ("loop", "process"):
+            limiter = RedisLimiter(f"redis://127.0.0.1:{line.port}/0", scope, "100/s", on_unavailable="wait", scope=scope)  # type: ignore[arg-type]
+            await limiter.acquire()
+            line.hangs = True
+            for pause in (0.0, 0.3, 0.6):
+                await asyncio.sleep(pause)
+                began = monotonic_ns()
+                with pytest.raises(WaitTooLong):
+                    await limiter.acquire(max_wait=0)
+                assert monotonic_ns() - began <= 1_500_000_000, (scope, pause)  # half a second for a busy machine
+            line.hangs = False
+            await limiter.aclose()
