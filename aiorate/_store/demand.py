@@ -90,17 +90,24 @@ class Demand:
         """Whether anybody does."""
         return self._node.first() is not None
 
-    def enough(self, first: int, now: int) -> bool:
+    def enough(self, first: Permits, now: int) -> bool:
         """Whether more than half of the slots that came last are left, and some last until others could be here.
 
-        Slots that the first in line gathers, for ``first`` permits, do not count as left.
+        Slots that the first in line gathers, if it is for several permits, do not count as left.
         """
         pool = self._pool
-        if not pool.unit:
+        if not pool.unit or not isinstance(first, int):
+            if pool.calendar is None and self._lasts(now) and not pool.lacks(first, now):
+                return True
             return not self._short(now)[1]
         ready = pool.usable(first, now)
         left = ready if ready >= first else pool.hand.count - pool.hand.by(now)
         return 2 * left > self.came and pool.hand.last_due() > now + self.took
+
+    def _lasts(self, now: int) -> bool:
+        """Whether what is in hand for requests lasts for a while."""
+        pool = self._pool
+        return 2 * pool.usable(1, now) > self.came and pool.hand.last_due() > now + self.took
 
     def lack(self, reading: int, now: int) -> tuple[Runs, bool]:
         """The runs to ask for, and whether each request is granted whole or not at all."""
@@ -163,8 +170,7 @@ class Demand:
         pool = self._pool
         line = list(islice(((ticket, need) for ticket, permits in self.line() if any(need := pool.need(permits))), 2 * MOST_RUNS))
         lacking = pool.hand.uncovered([need for _, need in line], now)
-        lasts = 2 * pool.usable(1, now) > self.came and pool.hand.last_due() > now + self.took
-        if len(lacking) < len(line) and lasts and pool.calendar is None:
+        if len(lacking) < len(line) and pool.calendar is None and self._lasts(now):
             lacking = []
         return [ticket for ticket, _ in line], lacking
 

@@ -229,7 +229,7 @@ class Pool(Scheduler):
                 self.waits_for = place
             if at <= now:
                 self._spend(size, need, skip, now, at)
-            else:
+            elif self.unit or self.hand.count <= self._asks_below or self.hand.last_due() <= now + self.answer_ns:
                 self._refuse(size, now)
             return at
         self._refuse(size, now)
@@ -284,6 +284,12 @@ class Pool(Scheduler):
     def _spend(self, permits: int, need: Sequence[int], skip: int, now: int, at: int) -> None:
         """Use the next slots after ``skip`` others, which have lapsed."""
         self._lose(skip)
+        run = self.hand.runs[0]
+        if run.amounts == need:  # as most are
+            self._note(now, at, run.late)
+            self.hand.remove(1)
+            self._counted(permits, now)
+            return
         have = [0] * len(need)
         earliest, late = at, 0
         while any(own < of for own, of in zip(have, need, strict=True)):
@@ -293,9 +299,12 @@ class Pool(Scheduler):
             earliest, late = min(earliest, run.due), run.late
             self.hand.remove(count)
         self._note(now, at if self.unit else earliest, late)
-        self.spent += permits
-        self.refused = 0
         self.back([own - of for own, of in zip(have, need, strict=True)], earliest)
+        self._counted(permits, now)
+
+    def _counted(self, size: int, now: int) -> None:
+        self.spent += size
+        self.refused = 0
         if self.hand.count <= self._asks_below:
             self.want(now)
 

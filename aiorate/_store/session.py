@@ -132,7 +132,7 @@ class StoreSession(Watcher):
             self._wake()
             return False
         first = next(self._demand.line(), None)
-        if self._pool.hand.count and self._demand.enough(first[1] if first is not None and isinstance(first[1], int) else 1, now):
+        if self._pool.hand.count and self._demand.enough(1 if first is None else first[1], now):
             return False
         self._wake()
         return True

@@ -181,6 +181,9 @@ class Hand:
 
     def due(self, need: Sequence[int], skip: int, now: int) -> tuple[int, Run | None]:
         """When the next slots after ``skip`` others have these amounts, and the last run of these; None: there are not enough."""
+        runs = self.runs
+        if not skip and runs and runs[0].amounts == need:  # as most are
+            return runs[0].due, runs[0]
         at, have = 0, [0] * len(need)
         for run in self.runs:
             if skip >= run.left:
