@@ -14,7 +14,7 @@ from aiorate._events import Event
 from aiorate._feedback import check_feedback
 from aiorate._keyed_base import refuse_keyed
 from aiorate._limiter import Limiter, pause_to_ns
-from aiorate._options import check_on_wait, check_options, check_same_scope, check_scope, strategy_of
+from aiorate._options import check_on_wait, check_options, check_same_scope, check_scope, check_unshared, strategy_of
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
@@ -360,6 +360,7 @@ class Budget:
             self._check_shared("KeyedBudget(shared)", shared, limiter, self._node.tree.threads)
             if present is not None:
                 raise ValueError(f"KeyedBudget(shared): the budget shares {self._node.keeps!r} already. Let that one share this one.")
+            check_unshared(self._node, shared)
             self._share(shared._shares, shared)
         self._of_key = True
 

@@ -60,7 +60,7 @@ class Inside:
 
     def enter_at_once(self) -> bool:
         """Take a place and a permit if both are free now."""
-        if self.node.tree.run(self.node.take, 1) is None:
+        if self.node.tree.take(self.node, 1) is None:
             return False
         self.hold()
         return True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from aiorate._errors import LimiterClosed, kind_of
 from aiorate._keyed_base import Keyed, refuse_keyed
 from aiorate._limiter import Limiter
-from aiorate._options import check_same_scope, check_scope
+from aiorate._options import check_same_scope, check_scope, check_unshared
 from aiorate._rate import NS_PER_SECOND, Rate, duration_to_ns
 from aiorate._schedulers.interface import Scheduler
 from aiorate._tree import changes
@@ -142,6 +142,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
         return shared
 
     def _join(self, member: Limiter, shared: Limiter | None) -> None:
+        if member._places is None:
+            check_unshared(member._node, shared)
         member._node.tree.run(changes.share, member._node, None if shared is None else shared._node)
         member._node.keeps = shared
         if member._places is not None:

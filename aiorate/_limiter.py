@@ -185,12 +185,12 @@ class Limiter:
         elif self._meter.grab(True):
             return True
         node = self._node
-        taken = node.tree.run(node.take, permits) if node.tree.threads else node.take(permits)
-        return taken is not None or self._refuse_try()
+        return node.tree.take(node, permits) is not None or self._refuse_try()
 
     def _refuse_try(self) -> bool:
         node = self._node
-        node.tree.here(node)  # raises if another running loop uses the limiter
+        if not node.tree.threads:
+            node.tree.here(node)  # raises if another running loop uses the limiter
         if node.shut:
             raise LimiterClosed(f"try_acquire(): {CLOSED}")
         if above_on_demand(node):

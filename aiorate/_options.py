@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from typing import TypeGuard
 
     from aiorate._rate import Number, Rate
+    from aiorate._tree.node import Node
 
     Limit = Scheduler | Rate | str | Number
     Limits = Limit | Sequence[Limit]  # a list or a tuple
 
-__all__ = ["check_on_wait", "check_options", "check_same_scope", "check_scope", "each_of", "is_list", "strategy_of"]
+__all__ = ["check_on_wait", "check_options", "check_same_scope", "check_scope", "check_unshared", "each_of", "is_list", "strategy_of"]
 
 T = TypeVar("T")
 
@@ -120,3 +121,9 @@ def _read(what: str, limit: object, read: Callable[[object], T]) -> T:
         return read(limit)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{what}: {error}") from error
+
+
+def check_unshared(node: Node, shared: object) -> None:
+    """Raise ValueError for a limit that shall share another one and that others share already: they would miss it."""
+    if shared is not None and node.queue.turns is not None:
+        raise ValueError("others share it already. Have it share this limit first, and the others after that.")

@@ -45,12 +45,10 @@ class Decisions:
     are opened at its end.
     """
 
-    __slots__ = ("_open", "after", "lock", "main", "owner", "used")
+    __slots__ = ("_open", "after", "lock", "main", "used")
 
     def __init__(self) -> None:
-        self.lock: threading.Lock = threading.Lock()
-        self.owner: int = 0
-        """The thread that decides now."""
+        self.lock: Any = threading.RLock()  # which knows its owner: a finalizer may ask at any step of its thread
         self.main: int | None = threading.main_thread().ident
         self.after: deque[Callable[[], object]] = deque()
         """Calls for the end of the decision."""
@@ -67,22 +65,29 @@ class Decisions:
         """Decide in this thread, which is not the main one."""
         self.check()
         with self.lock:
-            self._begin()
+            if self._open:
+                self._shut()
             try:
                 return call()
             finally:
                 self._end()
 
+    @property
+    def here(self) -> bool:
+        """Whether this thread is in the middle of a decision."""
+        return self.lock._is_owned()  # type: ignore[no-any-return]
+
     def check(self) -> None:
         """Raise RuntimeError in the middle of a decision of this thread."""
-        if self.owner == get_ident():
+        if self.lock._is_owned():
             raise RuntimeError("called from a finalizer or a strategy in the middle of a decision. Call it from ordinary code.")
 
     def attempt(self, call: Callable[[], object]) -> bool:
         """Decide in this thread if the lock is free. Never waits. Returns whether it was."""
-        if not self.lock.acquire(blocking=False):
+        if self.lock._is_owned() or not self.lock.acquire(blocking=False):
             return False
-        self._begin()
+        if self._open:
+            self._shut()
         try:
             call_back(call, "in a decision")
         finally:
@@ -90,25 +95,17 @@ class Decisions:
             self.lock.release()
         return True
 
-    def _begin(self) -> None:
-        self.owner = get_ident()
-        if self._open:
-            self._shut()
-
     def _shut(self) -> None:
         for meter in self._open:
             meter.try_until = 0
         self._open.clear()
 
     def _end(self) -> None:
-        try:
-            for limit in self.used:
-                limit.set_meter(FAR)
-                if limit.meter.try_until:
-                    self._open.append(limit.meter)
-        finally:
-            self.used.clear()
-            self.owner = 0
+        while self.used:
+            limit, _ = self.used.popitem()
+            limit.set_meter(FAR)
+            if limit.meter.try_until:
+                self._open.append(limit.meter)
 
     def finish(self) -> None:
         """Make the calls that wait for the end of decisions: they may use limiters."""
@@ -157,6 +154,8 @@ def settle() -> None:
 
 def _hand_over(call: Callable[[], T]) -> T:
     """Have the thread decide, and wait for that."""
+    if keeper.starts_here:
+        raise RuntimeError("called from a finalizer or a signal handler while a thread is being started. Call it from ordinary code.")
     job = _Job(call)
     keeper.put(job)
     job.done.acquire()
@@ -207,7 +206,7 @@ class Keeper:
         self._heap: list[tuple[int, int, Alarm]] = []
         self._number = 0
         self._thread: threading.Thread | None = None
-        self._starting = False
+        self._starting = 0  # the thread that starts it
 
     def put(self, job: Callable[[], object] | None) -> None:
         """Have it called in the thread, in a decision. None only wakes it."""
@@ -219,7 +218,7 @@ class Keeper:
 
     def _start(self) -> None:
         if not self._starting:
-            self._starting = True
+            self._starting = get_ident()
             try:
                 thread = self._thread = threading.Thread(target=self._keep, name="aiorate", daemon=True)
                 thread.start()
@@ -227,7 +226,7 @@ class Keeper:
                 self._thread = None
                 raise
             finally:
-                self._starting = False
+                self._starting = 0
 
     def call_at(self, reading: int, callback: Callable[[], object]) -> Alarm:
         """Call back, in a decision, when the monotonic clock reads that. Called in a decision."""
@@ -238,6 +237,11 @@ class Keeper:
         if (first is None or reading < first) and self._thread is not threading.current_thread():
             self.put(None)
         return alarm
+
+    @property
+    def starts_here(self) -> bool:
+        """Whether this thread is starting it, and was interrupted."""
+        return self._starting == get_ident()
 
     @property
     def runs(self) -> bool:

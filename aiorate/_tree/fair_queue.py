@@ -148,9 +148,9 @@ class FairQueue(Generic[R]):
 
         Only the first ``most`` that are eligible are looked at.
         """
-        since = self._time if flow.period is not self._period else max(flow.served, self._time)
+        since = self._time if flow.period is not self._period else flow.served
         finish = since + (ahead + self._largest) * _SCALE // flow.weight
-        order = (finish, flow.order) if flow.number else (finish + 1, 0)
+        order = (finish, flow.order) if flow.number or (flow.order and flow in self._idle) else (finish + 1, 0)
         return [
             request
             for end, place, number, each, request in self._ready[:most]

@@ -93,7 +93,7 @@ class Node(Supply):
         if above.queue.turns is None:
             above._queue_up().share()
             self.tree.add(above)
-            above.look()  # for those who wait there already
+            above.look_if_alive()  # for those who wait there already
         if self.queue.turns is not None:
             self.tree.add(self)
         self.watcher.shared()
@@ -183,7 +183,10 @@ class Node(Supply):
         self._serving = True
         self.meter.until = self.meter.try_until = 0
         try:
-            return self._look_on(self.timeline.now())
+            now = self.timeline.now()
+            above = self._look_on(now)
+            self.forget_told(now)
+            return above
         except Exception as error:  # of a strategy or a clock: nobody hangs
             self._fail(error)
             return self._sit()
@@ -356,11 +359,13 @@ class Node(Supply):
             refused._await(at)
             if refused is self:
                 return None
-            # A strategy below had said that they were due.
-            for limit, _, _ in path[1:]:
+            # A strategy below had said that they were due. Others may be due in the limits between.
+            between = [limit for limit, _, _ in path[1:]]
+            between = between[: between.index(refused)]
+            for limit in [*between, refused]:
                 limit._sit()
-                if limit is refused:
-                    break
+            for limit in reversed(between):
+                limit._look()
             return 0
         ticket, permits, _since = request
         waited_for = limited_by(taken) if node.watch is not None else None

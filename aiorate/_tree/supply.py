@@ -260,6 +260,8 @@ class Supply:
         if since is None and self.late is not None:
             since = self._late_since(now)
         at = (self.told or self.scheduler).take(permits, now, since)
+        if self.told is not None:
+            self.forget_told(now)
         if at <= now:
             self.taken += permits
             self.open_meter(now)
@@ -342,11 +344,14 @@ class Supply:
         else:
             self.set_meter(now)
 
+    def forget_told(self, now: int) -> None:
+        """What servers said holds no longer, if it is over."""
+        if self.told is not None and self.timeline.held_at is None and self.told.ended(now):
+            self.told = None
+
     def set_meter(self, now: int | None) -> None:
         """Open the meter if nothing forbids it."""
         meter, timeline, loop = self.meter, self.timeline, self.tree.loop
-        if self.told is not None and timeline.held_at is None and self.told.ended(timeline.now()):
-            self.told = None
         if loop is None or not loop.steady or self.closed or self.above is not None or self.told is not None:
             return
         if timeline.held_at is not None or self.queue.is_waited_in:

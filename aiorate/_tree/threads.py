@@ -292,10 +292,10 @@ class ThreadTree(Tree):
         post(call)
 
     def look(self, call: Callable[[], T]) -> T:
-        return call() if decisions.owner == get_ident() else run(call)
+        return call() if decisions.here else run(call)
 
     def change(self, call: Callable[[], object]) -> None:
-        if decisions.owner == get_ident():
+        if decisions.here:
             keeper.put(call)
         else:
             run(call)
@@ -303,8 +303,17 @@ class ThreadTree(Tree):
     def after(self, call: Callable[[], object]) -> None:
         decisions.after.append(call)
 
+    def take(self, limit: Limit, permits: Permits) -> tuple[int, Taken] | None:
+        found: list[Taken] = []
+        try:
+            return run(_take, limit, permits, found)
+        except BaseException:  # interrupted in the main thread: nothing is spent
+            post(partial(_take_back, found))
+            raise
+
     def after_decision(self, limit: Source) -> None:
-        decisions.used[limit] = None
+        if decisions.here:  # else it is being made
+            decisions.used[limit] = None
 
     def leave(self, limit: Limit, ticket: Ticket, permits: Permits, epoch: int) -> None:
         post(partial(self._leave, limit, ticket, permits, epoch))  # type: ignore[arg-type]  # all tickets of threads are of one class
@@ -410,6 +419,18 @@ def _decide(ticket: ThreadTicket, decide: Callable[..., Answer], *rest: Any) -> 
     return answer
 
 
+def _take(limit: Limit, permits: Permits, found: list[Taken]) -> tuple[int, Taken] | None:
+    taken = limit.take(permits)
+    if taken is not None:
+        found.append(taken[1])
+    return taken
+
+
+def _take_back(found: list[Taken]) -> None:
+    for taken in found:
+        undo(taken, held=False)
+
+
 def _enter(ticket: ThreadTicket) -> None:
     ticket.inbox = _inboxes.setdefault(ticket.inbox.native, ticket.inbox)
     ticket.inbox.tickets[ticket] = None
@@ -441,7 +462,7 @@ def wait_blocking(
     if keeper.here:
         raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
     if decide is None and get_ident() != decisions.main:  # without a ticket, in two thirds of the time
-        found = run(limit.take, permits)
+        found = tree.take(limit, permits)
         if found is not None:
             return 0, found[1]
     ticket = ThreadTicket(_inbox_here(), tree, limit, permits)
@@ -466,13 +487,11 @@ _trees: WeakSet[ThreadTree] = WeakSet()
 
 
 def _before_fork() -> None:
-    if decisions.owner != get_ident():  # a strategy or a clock that forks does so in the middle of a decision
-        decisions.lock.acquire()  # no decision is half made in a child
+    decisions.lock.acquire()  # no decision is half made in a child, but that of a strategy or a clock that forks
 
 
 def _after_fork_in_parent() -> None:
-    if decisions.owner != get_ident():
-        decisions.lock.release()
+    decisions.lock.release()
 
 
 def _after_fork_in_child() -> None:

@@ -86,6 +86,10 @@ class Tree:
         """Call a function that may use the limiter, once the present decision is over."""
         call()
 
+    def take(self, limit: Limit, permits: Permits) -> tuple[int, Taken] | None:
+        """`Limit.take`, for a caller that never waits."""
+        return limit.take(permits)
+
     def after_decision(self, limit: Source) -> None:
         """Open the meter of the limit, where that must wait for the end of the decision."""
 
@@ -106,7 +110,7 @@ class Tree:
         return self.request(limit, permits, most_ns, most, refusals, since, turned)
 
     def leave(self, limit: Limit, ticket: Ticket, permits: Permits, epoch: int) -> None:
-        """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never raises, and never waits."""
+        """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never waits. An error is a strategy's."""
         outcome, current = outcome_of(ticket), epoch == self.epoch
         if outcome is None:
             limit.counters.cancelled += 1
