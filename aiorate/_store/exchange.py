@@ -49,21 +49,15 @@ class Exchange:
         self._edges: tuple[object, list[int]] = (None, [])  # of windows; Unix times in ns, of that rate
         self._differs: bool = False  # whether the log was told that calendars differ
 
-    def question(self, runs: Runs, whole: bool, reading: int) -> Question:
-        """What is asked, but for what is told."""
-        far = self._demand.far(runs)
+    def question(self, runs: Runs, whole: bool, reading: int, pause: float = -1.0, oldest: float = 0.0, gone: bool = False) -> Question:
+        """What is asked for these requests, each of which is granted ``whole`` or not at all, or at any time; and what is told."""
+        demand, slack = self._demand, self._terms.slack / _US
+        far = demand.far(runs)
         if self._number[1] != os.getpid():
             self._number = getrandbits(48) + 1, os.getpid()
-        return Question(
-            horizon=far,
-            reach=self._demand.reach(far),
-            within=self._terms.slack / _US if whole else -1,
-            age=(reading - self._told_at) / _US,
-            client=self._number[0],
-            took=self._demand.took / _US if self._demand.took else -1,
-            seat=self._seat,
-            margin=self._terms.slack / _US,
-        )
+        age, took = (reading - self._told_at) / _US, demand.took / _US if demand.took else -1
+        within = slack if whole else -1
+        return Question(pause, far, demand.reach(far), within, age, self._number[0], oldest, took, self._seat, int(gone), slack)
 
     def words(self, question: Question, runs: Runs, reading: int) -> list[str | bytes]:
         """The script's arguments."""
@@ -138,6 +132,10 @@ class Exchange:
         """Slots that begin so many us after ``now``: the first of them, and by each rate."""
         pool = self._pool
         first, *times = [now + ceil(us * _US) for us in starts]
+        if len(parts) == 1:  # as most have
+            rate = parts[0].rate
+            step = rate.permits, rate.period_ns * need[0]
+            return Run((1,) if pool.unit else need, n, first, times, (step,), pool.late_of(need), place - 1, 0)
         paced = [(at, of, j) for j, (at, of) in enumerate(zip(times, need, strict=True)) if of]
         steps = [(parts[j].rate.permits, parts[j].rate.period_ns * of) for _, of, j in paced]
         slowest = max(paced, key=lambda each: parts[each[2]].time_of(each[1]))[2]

@@ -200,10 +200,12 @@ class Pool(Scheduler):
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
         hand = self.hand
         runs = hand.runs
-        if permits is _ONE and runs and self.unit and type(now) is int:
-            run = runs[0]
-            at = run.due
-            if at <= now <= at + run.late:
+        if permits is _ONE and self.unit and type(now) is int:
+            if not runs and not self.outage:
+                self._refuse(1, now)
+                return self._look_again(now)
+            run = runs[0] if runs else None
+            if run is not None and (at := run.due) <= now <= at + run.late:
                 if since is not None or self._receipts:  # out of the line: it may come back
                     self._note(now, at, run.late)
                 run.i += 1
@@ -245,8 +247,12 @@ class Pool(Scheduler):
                 if at <= now:
                     self._spend(size, need, skip, now, at)
                 return at
+        return self._look_again(now)
+
+    def _look_again(self, now: int) -> int:
+        """When to look again for a request that lacks slots. If more are on their way, their arrival is told."""
         if self.asked_at is not None:
-            return NOBODY_KNOWS  # their arrival is told
+            return NOBODY_KNOWS
         return now + _LOOK_AGAIN_NS if self.look_at is None else self.look_at
 
     def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:

@@ -22,8 +22,7 @@ the value alone and answers ``VERSION``, which is an outage.
 from __future__ import annotations
 
 from hashlib import sha1
-from math import isfinite
-from struct import Struct
+from struct import pack as pack_numbers
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate._store.failures import BadAnswer
@@ -307,7 +306,7 @@ def pack(question: Question, limits: Sequence[Sequence[float]], runs: Sequence[t
         numbers += each
     for n, amounts in runs:
         numbers += [min(n, MOST), *[min(amount, MOST) for amount in amounts]]
-    return Struct(f"<{len(numbers)}d").pack(*numbers)
+    return pack_numbers(f"<{len(numbers)}d", *numbers)
 
 
 def read_answer(reply: object, rates: int, windows: int, asked: Sequence[int], whole: bool) -> Answer:
@@ -321,7 +320,7 @@ def read_answer(reply: object, rates: int, windows: int, asked: Sequence[int], w
             form, _kind, *words = value.split(" ")
             numbers = [*map(float, words)]
             wait, place, seat, *rest = map(float, tail.split(" "))
-            sound = all(isfinite(each) and abs(each) < 1e18 for each in (*numbers, wait, place, seat, *rest))
+            sound = sum(map(abs, numbers)) + sum(map(abs, rest)) + abs(wait) + abs(seat) < 1e18  # and none is infinite, or no number
             runs = _runs(rest, rates) if sound else []
             if sound and form == FORM and len(numbers) == HEAD + OF_RATE * rates + OF_WINDOW * windows and 0 <= place <= rates + windows:
                 counts = [run[0] for run in runs]

@@ -131,9 +131,10 @@ class StoreSession(Watcher):
             self._ask_local(now)
             self._wake()
             return False
-        first = next(self._demand.line(), None)
-        if self._pool.hand.count and self._demand.enough(1 if first is None else first[1], now):
-            return False
+        if self._pool.hand.count:
+            first = next(self._demand.line(), None)
+            if self._demand.enough(1 if first is None else first[1], now):
+                return False
         self._wake()
         return True
 
@@ -295,7 +296,7 @@ class StoreSession(Watcher):
         self._sent = Sent(reading, runs, pool.parts, whole, pool.corrections, pool.oldest, news, self._closed)
         oldest = 0.0 if pool.oldest is None else max(now - pool.oldest, 0) / _US
         exchange = self._exchange
-        question = exchange.question(runs, whole, reading)._replace(pause=news.us(reading), oldest=oldest, gone=int(gone))
+        question = exchange.question(runs, whole, reading, news.us(reading), oldest, gone)
         words = exchange.words(question, runs, reading)
         pool.corrections, pool.oldest, self._returns, pool.refused = [0] * len(pool.parts), None, 0, 0
         return self.key, words
