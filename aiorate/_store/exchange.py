@@ -13,7 +13,7 @@ from random import getrandbits
 from typing import TYPE_CHECKING
 
 from aiorate._rate import NS_PER_SECOND
-from aiorate._store.script import HEAD, MOST, OF_RATE, OF_WINDOW, Question, pack
+from aiorate._store.script import FORM, HEAD, MOST, OF_RATE, OF_WINDOW, Question, pack
 from aiorate._store.slots import Level, Run
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Exchange:
 
     def words(self, question: Question, runs: Runs, reading: int) -> list[str | bytes]:
         """The script's arguments."""
-        return [pack(question, self._rows(reading), runs), self.told, self._terms.kind]
+        return [pack(question, self._rows(reading), runs), self.told or f"{FORM} {self._terms.kind}"]
 
     def heard(self, answer: Answer, sent_at: int, received: int) -> None:
         """Remember what the store said, between these readings."""

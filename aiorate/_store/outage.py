@@ -9,7 +9,7 @@ from aiorate._errors import EngineUnavailable
 from aiorate._events import Event
 from aiorate._rate import NS_PER_SECOND, Rate, ns_to_seconds
 from aiorate._store.failures import said, said_by_server
-from aiorate._store.script import pack
+from aiorate._store.script import FORM, pack
 from aiorate._store.slots import Part
 from aiorate._store.twin import Twin
 
@@ -49,7 +49,7 @@ class Local:
             more = 0 if self._begun else part.burst - 1
             limits.append([part.rate.period_ns / (part.rate.permits * _US), part.burst, more, 0, 0, 0, 0])
         self._begun = True
-        return self._twin.ask(reading // _US, pack(question, limits, runs), "", "local")
+        return self._twin.ask(reading // _US, pack(question, limits, runs), f"{FORM} local")
 
 
 def _part(part: Part, share: Fraction) -> Part:

@@ -44,7 +44,7 @@ TEXT = """\
 -- aiorate: assigns permits. All durations are in microseconds. ARGV[1] has little-endian doubles: pause (-1: none, 0: over), horizon,
 -- reach, within (-1: any time), age, client, oldest, took (-1: unknown), seat, gone, margin, dimensions; of each dimension: every (0: a
 -- window), burst, correction, four edges; of each run: how many, amounts. ARGV[2] is the value that the client was told last, an age ago,
--- and ARGV[3] the kind of limit.
+-- or its first two words if there was none: they name the kind of limit.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local max, min, floor = math.max, math.min, math.floor
@@ -58,10 +58,12 @@ for j = 1, dims do
   size = size + (every[j] > 0 and 2 or 8)
 end
 
+local ours = string.match(ARGV[2], '^%S+ (%S+)')
+
 -- The numbers of a value; nil and whether it may be replaced if it is none.
 local function read(text)
   local form, kind, rest = string.match(text, '^(%S+) (%S+) (.+)$')
-  if form ~= 'aiorate/2' or kind ~= ARGV[3] then return nil end
+  if form ~= 'aiorate/2' or kind ~= ours then return nil end
   local value, sound = {}, true
   for word in string.gmatch(rest, '%S+') do
     local number = tonumber(word)
@@ -84,7 +86,7 @@ if text then
     return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. ' has another kind of limit, or something else')
   end
 end
-local told = ARGV[2] ~= '' and ARGV[2] ~= text and read(ARGV[2]) or nil
+local told = ARGV[2] ~= text and read(ARGV[2]) or nil
 if told and kept and told[1] == kept[1] and told[8] <= kept[8] then told = nil end
 local tail = gone == 0 or text == ARGV[2]
 -- A clock that went back has not moved.
@@ -245,7 +247,7 @@ for j = 1, dims do
 end
 local count = kept and kept[8] + 1 or 1
 local numbers = string.format(' %.0f %.0f %.17g %.0f %.17g %.17g %.17g %.0f', life, now, hush, claim, lasts, latest, near, count)
-local value = 'aiorate/2 ' .. ARGV[3] .. numbers
+local value = 'aiorate/2 ' .. ours .. numbers
 value = value .. table.concat(tailing)
 -- Gone a second after a new value would say the same.
 redis.call('SET', KEYS[1], value, 'PX', min(math.ceil(keep / 1000) + 1000, 1e14))

@@ -24,17 +24,18 @@ class Twin:
         self.text: str = ""
         """Its value."""
 
-    def ask(self, now: float, packed: bytes, remembered: str, kind: str) -> str:
+    def ask(self, now: float, packed: bytes, remembered: str) -> str:
         """The answer to a question when the server's clock reads ``now``. Raises ValueError for a value of another kind of limit."""
         w = Struct(f"<{len(packed) // 8}d").unpack(packed)
-        return _Answering(self, now, w, remembered, kind).answer()
+        return _Answering(self, now, w, remembered).answer()
 
 
 class _Answering:
     """One run of the script."""
 
-    def __init__(self, twin: Twin, now: float, w: Sequence[float], remembered: str, kind: str) -> None:
-        self.twin, self.now, self.w, self.kind, self.remembered = twin, now, w, kind, remembered
+    def __init__(self, twin: Twin, now: float, w: Sequence[float], remembered: str) -> None:
+        self.twin, self.now, self.w, self.remembered = twin, now, w, remembered
+        self.kind = remembered.split(" ", 2)[1]
         self.pause, self.horizon, self.reach, self.within, self.age, self.client = w[:6]
         self.oldest, self.took, self.seat, self.gone, self.margin, dims = w[6:12]
         self.dims: int = int(dims)

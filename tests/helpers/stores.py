@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 
-TIMED = TEXT.replace("redis.call('TIME')", "{0, ARGV[4]}")
+TIMED = TEXT.replace("redis.call('TIME')", "{0, ARGV[3]}")
 """The script, with the time (us) as one more argument."""
 EPOCH_SECONDS = 1_800_000_000
 

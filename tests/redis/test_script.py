@@ -10,7 +10,7 @@ import pytest
 from helpers.stores import TIMED, RealServer
 
 from aiorate._store.failures import BadAnswer
-from aiorate._store.script import MOST, TEXT, Answer, Question, pack, read_answer
+from aiorate._store.script import FORM, MOST, TEXT, Answer, Question, pack, read_answer
 from aiorate._store.twin import Twin
 
 EPOCH = 1_700_000_000_000_000
@@ -74,8 +74,8 @@ def history(line: Line, seed: int, questions: int) -> None:
             line.send("SET", KEY, old)
             twin.text = old
         packed, asked, whole = question(random, kind, dims, client, now)
-        reply = line.send("EVAL", TIMED, 1, KEY, packed, client.value, kind, f"{now:.0f}")
-        assert reply == twin.ask(now, packed, client.value, kind), (seed, now)
+        reply = line.send("EVAL", TIMED, 1, KEY, packed, client.value or f"{FORM} {kind}", f"{now:.0f}")
+        assert reply == twin.ask(now, packed, client.value or f"{FORM} {kind}"), (seed, now)
         rates = sum(every > 0 for every, _ in dims)
         client.told(read_answer(reply, rates, len(dims) - rates, asked, whole), now)
 
@@ -113,7 +113,7 @@ def test_the_twin_answers_as_the_script_does(store: RealServer, histories: int) 
 
 def test_the_tests_change_only_the_clock_of_the_script() -> None:
     assert 1 == TEXT.count("redis.call('TIME')")
-    assert TEXT == TIMED.replace("{0, ARGV[4]}", "redis.call('TIME')")
+    assert TEXT == TIMED.replace("{0, ARGV[3]}", "redis.call('TIME')")
 
 
 # What it answers, by the twin.
@@ -131,7 +131,7 @@ class Asked:
         asked = Question(horizon=self.horizon, age=now - client.told_at, client=client.number, **options)
         runs = [(n, amounts)] if n else []
         limits = [[every, burst, more, 0, 0, 0, 0] for every, burst in self.rates]
-        reply = self.twin.ask(EPOCH + now, pack(asked, limits, runs), client.value, "limiter")
+        reply = self.twin.ask(EPOCH + now, pack(asked, limits, runs), client.value or f"{FORM} limiter")
         answer = read_answer(reply, len(self.rates), 0, [n for n, _ in runs], asked.within >= 0)
         client.told(answer, now)
         self.wait, due = answer.wait, []
