@@ -337,7 +337,7 @@ class Budget:
     # For parts of aiorate that are built upon a budget.
 
     def _totals(self) -> Totals:
-        """As `Limiter.totals`, with the amounts reserved and kept of each dimension, before they are settled."""
+        """As `Limiter._totals`, with the amounts reserved and kept of each dimension, before they are settled."""
         from aiorate._tree.totals import totals_of
 
         return totals_of(self._node, self._shares.names)

@@ -21,11 +21,10 @@ __all__ = ["Inside"]
 class Inside:
     """The places of one limiter, and who is in the only one. Each of the calls that enter must be followed by `leave`."""
 
-    __slots__ = ("_node", "_places", "max_waiting", "node")
+    __slots__ = ("_places", "max_waiting", "node")
 
     def __init__(self, size: int, limiter: Node, clock: Clock | None) -> None:
         self._places = Places(size)
-        self._node = limiter
         self.node: Node = Node(self._places, 0, clock=clock)
         """The limit of places, below that of permits."""
         self.node.share(limiter)

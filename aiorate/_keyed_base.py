@@ -216,7 +216,7 @@ class Keyed(Generic[K, V]):
             join(self._watch, key, member._node, getattr(member, "_places", None))
 
     def _totals(self) -> Totals:
-        """As `Limiter.totals`, the sum of all keys: those that were evicted count if it was watched then."""
+        """As `Limiter._totals`, the sum of all keys: those that were evicted count if it was watched then."""
         watch = self._watch
         total = Totals({}, 0, 0) if watch is None else watch.past  # first: a key that is evicted meanwhile may be missing, and not twice
         for member in self._members():

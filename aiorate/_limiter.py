@@ -1,4 +1,4 @@
-"""The Limiter: what users call. It checks what is asked, in seconds and permits; the dispatcher decides.
+"""The Limiter: what users call. It checks what is asked, in seconds and permits; the node decides.
 
 It computes no schedule and sets no timer. Knows nothing of HTTP. Half of its lines are the documentation of the public calls, which
 belongs to the class that users look up.
@@ -482,7 +482,7 @@ class Limiter:
             )
 
     def __repr__(self) -> str:
-        return self._node.tree.look(self._shown)
+        return self._node.tree.read(self._shown)
 
     def _shown(self) -> str:
         node = self._node

@@ -54,7 +54,7 @@ class LimiterShare:
             changes.charge(self.node, permits)
         elif permits < 0:
             for limit, _, instant in taken:
-                if limit.counters.since is None or instant > limit.counters.since:
+                if limit.counters.reset_at is None or instant > limit.counters.reset_at:
                     limit.counters.given_back -= permits
                     (limit.told or limit.scheduler).give_back(-permits, limit.timeline.now(), instant)
                 limit.changed()
@@ -95,7 +95,7 @@ class BudgetShares:
         self.node.waited_above = partial(_note_dimension, self.dimensions, shared, places)
         self.names, self.places, self.shared = names, places, shared
 
-    # What a budget below asks, too. Inside the critical section.
+    # What a budget below asks, too. In a decision.
 
     @property
     def most(self) -> dict[str, int | None]:
@@ -202,5 +202,5 @@ class BudgetRefusals(Refusals):
         shared = None if node.closed else self._shares.shared
         return LimiterClosed(f"reserve(): {'the budget is closed. Create a new one.' if shared is None else shared.closed()}")
 
-    def reason(self, permits: Permits, node: Limit, now: int) -> str:
+    def reason(self, permits: Permits) -> str:
         return self._shares.reason(permits, shared=False)

@@ -253,7 +253,7 @@ class TokenPool(Metered):
             last = since
         at = last
         if a < need:
-            # Only as far as the request needs, because a late filler must not overflow the pool.
+            # Only as far as the request needs, because a late wake-up must not overflow the pool.
             returning = w > 0 and over > full
             fresh = self._fresh_for(a, w, need) if returning else need - a
             ns = -(-fresh // unit)  # rounded up

@@ -207,7 +207,7 @@ def reset(node: Node) -> None:
     node.counters.clear()
     if watch is not None and past is not None:
         watch.past = past
-    node.counters.since = timeline.now()
+    node.counters.reset_at = timeline.now()
     node.changed()
 
 

@@ -13,7 +13,7 @@ _NO_WAITS: dict[int, int] = {}  # shared by all limiters for which nobody ever w
 
 
 class Counters:
-    """Plain counters, updated by the dispatcher."""
+    """Plain counters, updated by the node."""
 
     __slots__ = (
         "altered",
@@ -22,8 +22,8 @@ class Counters:
         "given_back",
         "refunded",
         "refused",
+        "reset_at",
         "returnable",
-        "since",
         "skipped",
         "untold",
         "unused",
@@ -34,7 +34,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.clear()
-        self.since: int | None = None
+        self.reset_at: int | None = None
         """The instant of the last reset; None: there was none."""
         self.returnable: int = 0
         """Grants that may still come back by receipt."""

@@ -103,7 +103,7 @@ class Decisions:
     def _end(self) -> None:
         while self.used:
             limit, _ = self.used.popitem()
-            limit.set_meter(FAR)
+            limit.set_meter(FAR)  # for as long as it is not shut again
             if limit.meter.try_until:
                 self._open.append(limit.meter)
 
@@ -257,7 +257,7 @@ class Keeper:
         idle_since = checked = monotonic_ns()
         while self._thread is threading.current_thread():
             now = monotonic_ns()
-            due = self._next(now)
+            due = self._next()
             if due is None and not self.waiters:
                 if now - idle_since >= LINGER_NS:
                     self._thread = None  # first: a job that comes now starts another thread
@@ -279,7 +279,7 @@ class Keeper:
                 checked = now
                 _decide_here(self.look_after)
 
-    def _next(self, now: int) -> int | None:
+    def _next(self) -> int | None:
         heap = self._heap
         while heap:
             try:

@@ -94,7 +94,7 @@ def undo(taken: Taken, held: bool = True, look: bool = True) -> None:
         counters = limit.counters
         counters.cancelled += limit.noted is counters  # a request for a place is one of the limit above
         try:
-            if counters.since is None or instant > counters.since:
+            if counters.reset_at is None or instant > counters.reset_at:
                 counters.given_back += permits
                 (limit.told or limit.scheduler).give_back(permits, limit.timeline.now(), instant)
         except Exception as error:  # of a strategy: the other limits get theirs back all the same

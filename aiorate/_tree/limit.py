@@ -28,7 +28,8 @@ Taken = tuple[tuple["Source", "Permits", int], ...]
 Grant = tuple[int, Taken, int, str | None]
 # An error is a result, not an exception: asyncio logs "exception was never retrieved" for abandoned futures.
 Outcome = Grant | BaseException
-# A ticket to wait with, or None if it was granted; the instant for which it is scheduled, the clock's reading, and what was taken.
+# A ticket to wait with, or None if it was granted; the instant for which it is scheduled; the clock's reading, if it has to wait; and what
+# was taken.
 Answer = tuple["Ticket | None", int, int, Taken]
 
 
@@ -46,7 +47,6 @@ class Source(Protocol):
     scheduler: AnyScheduler
     told: AnyQuotas | None
     timeline: Timeline
-    catch_up: int
     counters: Counters
     waited_above: Callable[[Permits], None] | None
     name: str | None
@@ -105,7 +105,6 @@ class Limit(Source, Protocol):
     def leave(self, ticket: Ticket, permits: Permits) -> None: ...
     def first(self) -> Any: ...
     def ring(self) -> None: ...
-    def look(self) -> None: ...
     def look_from_top(self) -> None: ...
     def look_now(self) -> int: ...
     def disband(self, forked: bool) -> None: ...

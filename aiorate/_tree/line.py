@@ -1,6 +1,6 @@
 """The waiting line: requests in order of arrival, each with a ticket that holds its outcome.
 
-Cut out once, because order and cancellation are hard. Knows nothing of rates, time or how a waiter is woken.
+Knows nothing of rates, time or how a waiter is woken.
 As in trio's ParkingLot and anyio's CapacityLimiter: no request passes a line, and one that leaves it leaves no hole.
 """
 
@@ -25,7 +25,7 @@ _FIRST = 1 << 30  # the first question is answered exactly
 
 
 class StandIn:
-    """In place of a ticket, where there is none: it is never decided."""
+    """For where a ticket is expected: it has no outcome."""
 
     __slots__ = ("_done",)
 
@@ -110,16 +110,11 @@ class Line:
         self._queue.extend((ticket, permits, since))
         self.total += permits
 
-    def pop_first(self) -> Request | None:
-        """Remove the first request; returns the next."""
+    def pop_first(self) -> None:
+        """Remove the first request."""
         queue = self._queue
         self.total -= queue[1]  # type: ignore[operator]
         del queue[0], queue[0], queue[0]  # not popleft(): a signal handler may raise after a call, and leave a part of a request
-        if not queue:
-            return None
-        if not (self._absent or queue[0].done()):  # type: ignore[union-attr]
-            return queue[0], queue[1], queue[2]  # type: ignore[return-value]  # as in first(), for most
-        return self.first()
 
     def leave(self, ticket: Ticket, permits: Permits) -> None:
         """Remove a request that was not served."""

@@ -3,7 +3,7 @@
 The rule of the tree: the first of a line stands in the line of the limit above, once it is due in its own. A grant is one walk from the
 root down to a request, and every limit on the way takes, or none does. Then every limit on the way looks again, the lowest first, so that
 its next request stands above before the next permit is granted. All decisions are synchronous.
-Knows nothing of how a rate is computed, of seconds, or of what kind of loop runs.
+Knows nothing of how a rate is computed, or of what kind of loop runs.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Node(Supply):
             return above
         except Exception as error:  # of a strategy or a clock: nobody hangs
             self._fail(error)
-            return self._sit()
+            return self._leave_above()
         finally:
             self._serving = False
             self.open_meter()
@@ -207,14 +207,14 @@ class Node(Supply):
                 if first is not None:
                     self.watcher.held_up()
                 tree.wake(self, None if first is None or self.timeline.stopped else self.timeline.paused_until)
-                return self._sit() or moved
+                return self._leave_above() or moved
             standing, permits = (first, first.stood) if isinstance(first, Node) else (first[0], first[1])
             up = self.permits_above(permits)
             error = self._impossible(up)
             if error is not None:
-                moved = self._sit() or moved
+                moved = self._leave_above() or moved
                 if isinstance(first, Node):  # which finds that out too
-                    first._sit()
+                    first._leave_above()
                     first._look()
                 else:
                     queue.remove_first()
@@ -222,12 +222,12 @@ class Node(Supply):
                 continue
             at = (self.told or self.scheduler).peek(permits, now) if permits else now
             if at > now:
-                self._await(at)
-                return self._sit() or moved
+                self._set_due(at)
+                return self._leave_above() or moved
             due = self._due_of(first, now) if self.due is None and isinstance(first, Node) else self.due
             late = 0 if due is None else min(now - due, self.catch_up)
             if not up:  # nothing is taken above
-                moved = self._sit() or moved
+                moved = self._leave_above() or moved
                 self._serve(now, only=True)
                 if self.due is not None:
                     return moved
@@ -236,7 +236,7 @@ class Node(Supply):
             tree.wake(self, None)
             if self.standing is standing and self.stood == up:
                 return moved
-            moved = self._sit() or moved
+            moved = self._leave_above() or moved
             if self.flow is None:
                 self.flow = Flow(1)
             self.standing, self.stood, self.since = standing, up, above.timeline.now() - min(late, above.catch_up)
@@ -244,7 +244,7 @@ class Node(Supply):
             may_be_first = above.queue.join_below(self.flow, up, self)
             return above if moved is not None or may_be_first else None
 
-    def _sit(self) -> Node | None:
+    def _leave_above(self) -> Node | None:
         """The first stands above no longer. Returns the limit above if it did."""
         if self.standing is None:
             return None
@@ -265,7 +265,7 @@ class Node(Supply):
             return ValueError(f"acquire({up}) can no longer be granted: {most} is the most at once of the limit that is shared.")
         return None
 
-    def _await(self, at: int) -> None:
+    def _set_due(self, at: int) -> None:
         """The first is due at that instant."""
         self.due = None if at >= NOBODY_KNOWS else at
         self.tree.wake(self, None if self.due is None else self.timeline.reading_at(at))
@@ -294,7 +294,7 @@ class Node(Supply):
                         self.late = Late(served, now, limit)
                     break
                 if room is not None and woken >= room:
-                    self._await(now)  # that is, as soon as the loop has turned
+                    self._set_due(now)  # that is, as soon as the loop has turned
                     break
                 if only and self.permits_above(first.stood if isinstance(first, Node) else first[1]):
                     self.due = None
@@ -309,7 +309,7 @@ class Node(Supply):
                 left = line.left
                 at = permitted.take(permits, now, since if since > earliest else earliest)
                 if at > now:
-                    self._await(at)
+                    self._set_due(at)
                     break
                 if not taken or taken[0][1] is not permits:
                     taken = ((self, permits, now),)
@@ -320,7 +320,7 @@ class Node(Supply):
                 except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
                     permitted.give_back(permits, now, now)
                     continue
-                if not woken:
+                if not woken:  # hold() and resumed(-1), without two calls for each grant
                     scheduler._receipts = True
                 woken += 1
                 self.taken += permits
@@ -356,14 +356,14 @@ class Node(Supply):
         taken = tuple(reversed(path))
         at, refused = take_all(taken, [each - min(late, limit.catch_up) for limit, _, each in taken], waited=True)
         if refused is not None:
-            refused._await(at)
+            refused._set_due(at)
             if refused is self:
                 return None
             # A strategy below had said that they were due. Others may be due in the limits between.
             between = [limit for limit, _, _ in path[1:]]
             between = between[: between.index(refused)]
             for limit in [*between, refused]:
-                limit._sit()
+                limit._leave_above()
             for limit in reversed(between):
                 limit._look()
             return 0
@@ -400,7 +400,7 @@ class Node(Supply):
         """Have limits below look again whose first can no longer be granted."""
         for _, below in self.queue.below():
             if self.exceeded(below.stood) is not None:
-                below._sit()
+                below._leave_above()
                 below.look()
 
     def look_now(self) -> int:
@@ -421,7 +421,7 @@ class Node(Supply):
     def fail(self, error: BaseException) -> None:
         """Fail every request in line: nobody hangs, and the limiter works on."""
         self._fail(error)
-        above = self._sit()
+        above = self._leave_above()
         if above is not None:
             above.look()
         self.look_if_alive()
@@ -496,7 +496,7 @@ def _again(path: list[tuple[Node, Permits, int]], node: Node) -> int:
     """Have the limits of the path stand above anew."""
     limits = [limit for limit, _, _ in path[1:]]
     for limit in [*limits, *([] if node in limits else [node])]:
-        limit._sit()
+        limit._leave_above()
     for limit in [*([] if node in limits else [node]), *reversed(limits)]:
         limit._look()
     return 0

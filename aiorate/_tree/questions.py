@@ -1,4 +1,4 @@
-"""When a request would be granted, and what lies ready, here and above. Answers change nothing."""
+"""When a request would be granted, and what lies ready, here and above. A question takes nothing; what is due is granted first."""
 
 from __future__ import annotations
 

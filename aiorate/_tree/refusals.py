@@ -1,4 +1,4 @@
-"""Refusals: the errors that a caller gets in place of permits. Knows nothing of rates, lines or loops."""
+"""Why a request gets no permits: the errors, and the most that may wait. Knows nothing of rates or loops."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Refusals:
         """``most`` requests are waiting."""
         return LineFull(f"{self.named(permits)}: the line is full (max_waiting={most}). Nothing was spent. Try later.")
 
-    def too_long(self, permits: Permits, limit: int, wait: int | None, node: Limit, now: int) -> WaitTooLong:
+    def too_long(self, permits: Permits, limit: int, wait: int | None) -> WaitTooLong:
         """The request would wait for ``wait``, and may wait for ``limit``."""
-        return self.would_wait(permits, limit, wait, self.reason(permits, node, now))
+        return self.would_wait(permits, limit, wait, self.reason(permits))
 
     def would_wait(self, permits: Permits, limit: int, wait: int | None, why: str = "") -> WaitTooLong:
         """As `too_long`, with the reason ``why`` as a part of a sentence."""
@@ -64,7 +64,7 @@ class Refusals:
             most,
         )
 
-    def reason(self, permits: Permits, node: Limit, now: int) -> str:
+    def reason(self, permits: Permits) -> str:
         """Why the request would wait, as a part of a sentence."""
         return ""
 

@@ -1,6 +1,6 @@
-"""A limit without those who wait: its permits, its own time, and how a permit that lies ready is taken, here and above.
+"""The part of a limit that grants at once: its permits, its own time, and how a permit that lies ready is taken, here and above.
 
-Knows nothing of how a rate is computed (it never multiplies or divides), of seconds, or of what kind of loop runs.
+Knows nothing of how a rate is computed (it never multiplies or divides), or of what kind of loop runs.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class Supply:
         Returns the instant for which they are scheduled, and what was taken; None if they were not.
         """
         now, tree, until = self.timeline.now(), self.tree, self.meter.until
-        if not (until and now < until):
+        if not (until and now < until):  # an open meter says that this loop runs, and was seen to turn
             loop = tree.loop
             if loop is None or not loop.monotonic or (now + self.timeline.offset >= loop.check_after and not tree.threads):
                 loop = tree.here(self)
@@ -334,7 +334,7 @@ class Supply:
             self.tell(Event("skipped", self.name, permits=permits))
 
     def open_meter(self, now: int | None = None) -> None:
-        """Open or shut the meter, after anything that matters to it; for callers that only try, too, if it is ``now`` known who calls.
+        """Open or shut the meter, after anything that matters to it; ``now`` for callers that only try, too; None: they may not.
 
         Where many threads ask, it is opened once the decision is over: a grab in the middle of one would be lost.
         """

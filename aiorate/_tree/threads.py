@@ -47,7 +47,6 @@ __all__ = ["BLOCKING", "ThreadTree", "wait_blocking"]
 
 BLOCKING = Refusals("acquire_blocking")
 _LOOK_AGAIN = 1.0  # seconds: on Windows, Ctrl-C is not heeded before
-_PORTION = 1_000  # tasks that a loop wakes in one iteration
 _FEW = 32  # loops with waiters; of more, closed ones are looked for at most every 10 ms
 _APART_NS = 10_000_000
 _ONE = 1  # compared by identity
@@ -115,7 +114,7 @@ class _Inbox:
     def _deliver(self) -> None:
         """Wake the owners, in the loop."""
         self._posted = False  # before the queue is read: a decision reads this flag only after it has added its ticket
-        for _ in range(_PORTION):
+        for _ in range(MOST):
             try:
                 ticket = self._decided.popleft()
             except IndexError:
@@ -291,7 +290,7 @@ class ThreadTree(Tree):
     def post(self, call: Callable[[], object]) -> None:
         post(call)
 
-    def look(self, call: Callable[[], T]) -> T:
+    def read(self, call: Callable[[], T]) -> T:
         return call() if decisions.here else run(call)
 
     def change(self, call: Callable[[], object]) -> None:

@@ -74,7 +74,7 @@ class Tree:
         """Call a function that decides, and never wait, also in a finalizer that interrupted a decision."""
         call()
 
-    def look(self, call: Callable[[], T]) -> T:
+    def read(self, call: Callable[[], T]) -> T:
         """Call a function that only looks, also in the middle of a decision."""
         return call()
 
@@ -149,8 +149,8 @@ class Tree:
     ) -> Answer:
         """Take the permits, or put the request in line for at most ``most_ns``; raises the error if it may not wait there.
 
-        Returns no ticket, the instant for which the request is scheduled, the clock's reading and what was taken, if it is granted at
-        once; otherwise a ticket for `wait`, `NOT_ASKED`, and the reading. In a starved loop, unless it has just ``turned``, grants and
+        Returns no ticket, the instant for which the request is scheduled, 0 and what was taken, if it is granted at once; otherwise a
+        ticket for `wait`, `NOT_ASKED`, and the clock's reading. In a starved loop, unless it has just ``turned``, grants and
         refusals come with a ticket too: the caller lets the loop turn before it goes on, and a refused request is asked for again.
         ``most`` raises if too many wait. ``ticket`` is that of a caller in another thread.
         """
@@ -198,7 +198,7 @@ class Tree:
                 if not most_ns and above_on_demand(limit):
                     raise refusals.no_lease()
                 limit.noted.refused += 1
-                raise refusals.too_long(permits, most_ns, wait, limit, now)
+                raise refusals.too_long(permits, most_ns, wait)
 
     def grant_later(self, limit: Limit, ticket: Ticket, at: int, taken: Taken) -> Answer:
         """Have the ticket's task go on with what was taken at once, after the loop has turned. Returns the answer of `request`."""
@@ -232,11 +232,10 @@ class Tree:
             if again is None:
                 return 0, at, taken
             ticket, asked = again, asked or reading
-        epoch, decided, loop = self.epoch, ticket.done(), self.loop
+        epoch, loop, waker, decided = self.epoch, self.loop, limit.waker, ticket.done()
         try:
             while not ticket.done():
-                assert limit.waker is not None
-                await limit.waker.wait(ticket)
+                await waker.wait(ticket)  # type: ignore[union-attr]  # somebody waits
             # Of tasks that resume in one iteration, only the last may be sure that another follows.
             if (decided or self.resuming > 1) and loop is not None and loop.starved():
                 await loop.turn()

@@ -1,4 +1,4 @@
-"""What a dispatcher tells of itself to the part that talks to a store; by default nothing happens."""
+"""What a node tells of itself to the part that talks to a store; by default nothing happens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["UNWATCHED", "Watcher"]
 
 
 class Watcher:
-    """Told by a dispatcher when something happens that other processes, or a task on the event loop, have to hear of.
+    """Told by a node when something happens that other processes, or a task on the event loop, have to hear of.
 
     The defaults are those of a limiter whose permits come from its own process.
     """

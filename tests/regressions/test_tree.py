@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
+import threading
 import time
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 import pytest
 from helpers.driving import LONG, one_loop
+from helpers.threads import in_thread
 
 from aiorate import Budget, KeyedLimiter, Limiter, SlidingWindow, TokenBucket
-from aiorate._tree.deciding import Keeper
+from aiorate._tree.deciding import Keeper, decisions
 from aiorate._tree.tree import Tree
 from aiorate.testing import VirtualLoop
 
@@ -141,3 +145,88 @@ async def test_after_a_reservation_that_takes_nothing_above_the_next_one_does() 
     await asyncio.gather(reserve(1, 0), reserve(0, 1), reserve(0, 1))
 
     assert [0, 1, 60, 120] == granted
+
+
+class Blocked(VirtualLoop):
+    """A loop that can stand still."""
+
+    def stall(self, seconds: float) -> None:
+        self._virtual_ns += round(seconds * 1e9)
+
+
+def test_a_limit_whose_rate_was_charged_holds_up_no_other() -> None:
+    """The topmost limit was due and nobody had looked yet, so the charged one stood there until then."""
+
+    async def main() -> list[float]:
+        loop: Any = asyncio.get_running_loop()
+        root = Limiter(TokenBucket("20/s", 1))
+        middle = KeyedLimiter[str](lambda key: Limiter(TokenBucket("1000/s", 100)), shared=root)
+        keys = KeyedLimiter[str](lambda key: Limiter(TokenBucket("10/s", 5)), shared=lambda key: middle["m"])
+        await root.acquire()
+        granted: list[float] = []
+
+        async def one(key: str) -> None:
+            await keys.acquire(key)
+            granted.append(round(loop.time(), 3))
+
+        tasks = [asyncio.ensure_future(one(key)) for key in "ab"]
+        await asyncio.sleep(0.02)
+        loop.stall(0.08)
+        keys["a"].charge(30)
+        await asyncio.gather(*tasks)
+        return granted
+
+    with asyncio.Runner(loop_factory=Blocked) as runner:
+        assert [0.1, 2.7] == runner.run(main())
+
+
+def test_a_finalizer_that_asks_in_the_middle_of_a_decision_is_refused() -> None:
+    """CPython 3.12 and later collect garbage after any call, so also while the lock is being taken."""
+    limiter = Limiter(TokenBucket(1_000_000, 1000), scope="process")
+    asked: list[int] = []
+
+    class Asking:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            with suppress(RuntimeError):
+                limiter.try_acquire(2)
+            asked.append(1)
+
+    def use() -> None:
+        for _ in range(300):
+            Asking()
+            limiter.try_acquire(2)
+            limiter.statistics()
+
+    before = gc.get_threshold()
+    gc.set_threshold(5, 2, 2)
+    try:
+        thread = threading.Thread(target=use)
+        thread.start()
+        thread.join(LONG)
+    finally:
+        gc.set_threshold(*before)
+
+    assert not thread.is_alive()
+    assert asked
+
+
+def test_a_refused_try_decides_nothing_outside_of_the_lock() -> None:
+    limiter = Limiter(TokenBucket(1, 1), scope="process")
+    assert in_thread(lambda: limiter.try_acquire()).result(LONG)
+    seen: list[bool] = []
+    here = limiter._node.tree.here
+
+    class Watching(type(limiter._node.tree)):  # type: ignore[misc]
+        __slots__ = ()
+
+        def here(self, limit: Any) -> Any:
+            seen.append(decisions.here)
+            return here(limit)
+
+    limiter._node.tree.__class__ = Watching  # type: ignore[assignment]
+    assert not in_thread(lambda: limiter.try_acquire()).result(LONG)
+
+    assert all(seen)
