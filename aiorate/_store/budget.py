@@ -18,8 +18,9 @@ from aiorate._schedulers.interface import Scheduler
 from aiorate._schedulers.token_bucket import TokenBucket
 from aiorate._store.booked_dimensions import BookedDimensions
 from aiorate._store.demand import Terms
+from aiorate._store.once import AskOnce
 from aiorate._store.options import check_name, horizon_of, lateness_of, share_of
-from aiorate._store.session import AskOnce, StoreSession
+from aiorate._store.session import StoreSession
 from aiorate._store.slots import check_memory
 from aiorate._store.store import check_source
 from aiorate._tree.questions import above_on_demand
@@ -146,7 +147,7 @@ class RedisBudget(Budget):
         """As `Budget._enter`. A ``limit`` of 0, or shorter than an answer of the store takes, asks the store once."""
         if not self._asks_once(limit):
             return await super()._enter(amounts, limit, decide)
-        once = AskOnce(self._node, self._session, limit or 0, "reserve")
+        once = AskOnce(self._node, self._session.once, limit or 0, "reserve")
         try:
             return await super()._enter(amounts, None, once.decide)
         finally:
@@ -156,7 +157,7 @@ class RedisBudget(Budget):
         """As `Budget._enter_blocking`. A short ``limit`` is as in `_enter`."""
         if not self._asks_once(limit):
             return super()._enter_blocking(amounts, limit, decide)
-        once = AskOnce(self._node, self._session, limit or 0, "reserve")
+        once = AskOnce(self._node, self._session.once, limit or 0, "reserve")
         try:
             return super()._enter_blocking(amounts, None, once.decide)
         finally:

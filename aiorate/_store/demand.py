@@ -56,9 +56,9 @@ class Terms(NamedTuple):
 class Demand:
     """What to ask the store for on behalf of the node's line. Slots are asked for once half of those that came last are gone."""
 
-    __slots__ = ("_ahead_us", "_node", "_pool", "_terms", "_then", "_use", "came", "once", "took")
+    __slots__ = ("_ahead_us", "_node", "_once", "_pool", "_terms", "_then", "_use", "came", "took")
 
-    def __init__(self, node: Node, pool: Pool, terms: Terms) -> None:
+    def __init__(self, node: Node, pool: Pool, terms: Terms, once: dict[Ticket, OneAnswer]) -> None:
         self._node, self._pool, self._terms = node, pool, terms
         self._use: list[tuple[int, int]] = [(0, -MOST_NS), (0, -MOST_NS)]  # permits spent and the reading, when the latest leases began
         self._then: tuple[int, int] = (0, 0)  # permits waited for and permits spent, when slots were asked for last
@@ -67,8 +67,7 @@ class Demand:
         """How many slots came last."""
         self.took: int = 0
         """How long an answer takes, smoothed; 0: none was measured."""
-        self.once: dict[Ticket, OneAnswer] = {}
-        """Requests in line that wait for one answer of the store only."""
+        self._once: dict[Ticket, OneAnswer] = once  # requests in line that wait for one answer of the store only
 
     def line(self) -> Iterator[tuple[Ticket, Permits]]:
         """The requests for the node that were not cancelled: the first one first, the others in about the order of service."""
@@ -122,21 +121,21 @@ class Demand:
         ready, of = pool.usable(first or 1, now), (1,) * len(pool.parts)
         expected = self._expected(first, waiting, reading) if self._terms.lease else 0
         most = max(_PORTION, first, *[part.rate.permits_in(self._horizon) for part in pool.parts])
-        if not expected and line and all(ticket in self.once for ticket, _ in line):
+        if not expected and line and all(ticket in self._once for ticket, _ in line):
             runs: Runs = []
             for ticket, permits in line:
                 if permits > ready and (len(runs) == MOST_RUNS or (runs and sum([n for n, _ in runs]) + permits > most)):
                     break
-                self.once[ticket].asked = True
+                self._once[ticket].asked = True
                 if permits <= ready:
                     ready -= permits
                 else:
                     runs.append((permits - ready, of))
                     ready = 0
             return runs, True
-        for ticket, _ in line if self.once else ():
-            if ticket in self.once:
-                self.once[ticket].asked = True
+        for ticket, _ in line if self._once else ():
+            if ticket in self._once:
+                self._once[ticket].asked = True
         waited, spent = self._then
         if ready and waiting >= waited and pool.spent > spent:
             # Grants since the last question did not make the line shorter. So they will not until the answer is here.
@@ -175,7 +174,7 @@ class Demand:
         return [ticket for ticket, _ in line], lacking
 
     def _lacking_requests(self, now: int) -> tuple[Runs, bool]:
-        once, (line, lacking) = self.once, self._short(now)
+        once, (line, lacking) = self._once, self._short(now)
         if not lacking:
             return [], False
         for ticket in line[: len(line) - len(lacking) + MOST_RUNS] if once else ():

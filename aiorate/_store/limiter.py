@@ -10,9 +10,10 @@ from aiorate._limiter import Limiter
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import check_permits
 from aiorate._store.demand import Terms
+from aiorate._store.once import AskOnce
 from aiorate._store.options import check_name, horizon_of, lateness_of, parts_of, share_of
 from aiorate._store.pool import Pool
-from aiorate._store.session import AskOnce, StoreSession
+from aiorate._store.session import StoreSession
 from aiorate._store.store import check_source
 from aiorate._tree.questions import above_on_demand
 from aiorate._tree.refusals import ACQUIRE
@@ -149,7 +150,7 @@ class RedisLimiter(Limiter):
         if (limit and limit >= session.answer_ns) or above_on_demand(node):
             return await super().acquire(permits, max_wait=max_wait)
         check_permits("acquire()", permits, node.max_permits)
-        once = AskOnce(node, session, limit, "acquire")
+        once = AskOnce(node, session.once, limit, "acquire")
         ticket, _, asked, _ = node.tree.ask(node, permits, None, self._max_waiting, ACQUIRE, None, False, once.decide)
         if ticket is None:
             return 0.0
@@ -172,7 +173,7 @@ class RedisLimiter(Limiter):
         check_permits("acquire_blocking()", permits, node.max_permits)
         from aiorate._tree.threads import wait_blocking
 
-        once = AskOnce(node, session, limit, "acquire_blocking")
+        once = AskOnce(node, session.once, limit, "acquire_blocking")
         try:
             return ns_to_seconds(wait_blocking(node, node.tree, permits, None, self._max_waiting, decide=once.decide)[0])
         finally:

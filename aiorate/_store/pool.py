@@ -51,12 +51,12 @@ class Pool(Scheduler):
     """
 
     __slots__ = (
-        "_asks_below",
         "_free",
         "_granted",
         "_late",
         "answer_ns",
         "asked_at",
+        "asks_below",
         "corrections",
         "error",
         "hand",
@@ -89,7 +89,8 @@ class Pool(Scheduler):
         """What is in hand."""
         self._granted: deque[tuple[int, int, int]] = deque()  # the latest grants: when, and when their slots were due and how late
         self._free: tuple[int, int] | None = None  # the first and last instant at which something was granted that nobody counts
-        self._asks_below: int = -1
+        self.asks_below: int = -1
+        """Slots are wanted as soon as a grant leaves so many or fewer; -1: only when a request is refused."""
         self.levels: list[Level | None] = [None] * len(parts)
         """What the store said last of each dimension; None: nothing."""
         self.corrections: list[int] = [0] * len(parts)
@@ -138,10 +139,6 @@ class Pool(Scheduler):
         return any(need) and self.hand.due(need, self._lapsed(_size(permits), now), now)[1] is None
 
     # What the session does.
-
-    def ask_below(self, count: int) -> None:
-        """Want slots as soon as a grant leaves ``count`` or fewer; -1: only when a request is refused."""
-        self._asks_below = count
 
     def late_of(self, amounts: Sequence[int], place: int | None = None) -> int:
         """How late such a slot may be used: half of the time that it takes of the dimension that it takes least of, or of that one.
@@ -216,7 +213,7 @@ class Pool(Scheduler):
                 hand.count -= 1
                 self.spent += 1
                 self.refused = 0
-                if hand.count <= self._asks_below:
+                if hand.count <= self.asks_below:
                     self.want(now)
                 return at
         size = _size(permits)
@@ -231,7 +228,7 @@ class Pool(Scheduler):
                 self.waits_for = place
             if at <= now:
                 self._spend(size, need, skip, now, at)
-            elif self.unit or self.hand.count <= self._asks_below or self.hand.last_due() <= now + self.answer_ns:
+            elif self.unit or self.hand.count <= self.asks_below or self.hand.last_due() <= now + self.answer_ns:
                 self._refuse(size, now)
             return at
         self._refuse(size, now)
@@ -311,7 +308,7 @@ class Pool(Scheduler):
     def _counted(self, size: int, now: int) -> None:
         self.spent += size
         self.refused = 0
-        if self.hand.count <= self._asks_below:
+        if self.hand.count <= self.asks_below:
             self.want(now)
 
     def _lose(self, skip: int) -> None:

@@ -9,7 +9,7 @@ from aiorate._rate import NS_PER_SECOND
 from aiorate._store.client import sessions
 from aiorate._store.demand import Demand
 from aiorate._store.exchange import Exchange
-from aiorate._store.once import OneAnswer, refuse
+from aiorate._store.once import Once
 from aiorate._store.outage import Outage
 from aiorate._store.pause import SharedPause
 from aiorate._store.place import LoopPlace
@@ -18,10 +18,7 @@ from aiorate._store.slots import Level, Run
 from aiorate._tree.watcher import Watcher
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from aiorate._loops.clock import Handle
-    from aiorate._schedulers.amounts import Permits
     from aiorate._store.client import StoreClient
     from aiorate._store.demand import Runs, Terms
     from aiorate._store.pause import NewsOfPause
@@ -30,12 +27,9 @@ if TYPE_CHECKING:
     from aiorate._store.script import Answer
     from aiorate._store.slots import Part
     from aiorate._store.store import Asked
-    from aiorate._tree.limit import Answer as Asking
-    from aiorate._tree.line import Ticket
     from aiorate._tree.node import Node
-    from aiorate._tree.refusals import Admission
 
-__all__ = ["AskOnce", "StoreSession"]
+__all__ = ["StoreSession"]
 
 _US, _MS = 1_000, 1_000_000  # ns
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
@@ -44,7 +38,6 @@ _SOONEST_NS, _LATEST_NS = 20 * _MS, 250 * _MS  # after which to ask again for a 
 _RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a window that is used up: permits may come back
 _RETURNS = 12  # the store hears of this many at once, whatever is in hand
 _FLUSH_SECONDS = 0.05  # after which the store hears what came back, if no question is to be expected
-_LONGEST_NS = 900_000_000  # that a request waits which waits for one answer
 
 
 class Sent(NamedTuple):
@@ -91,6 +84,7 @@ class StoreSession(Watcher):
         "_wanted_at",
         "client",
         "key",
+        "once",
     )
 
     def __init__(self, source: object, key: str, node: Node, pool: Pool, terms: Terms, place: Place | None = None) -> None:
@@ -100,9 +94,11 @@ class StoreSession(Watcher):
         """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
         self._place: Place = place or LoopPlace(source)
         self._node, self._pool, self._terms = node, pool, terms
-        self._demand: Demand = Demand(node, pool, terms)
+        self.once: Once = Once(node, pool, terms.slack)
+        """Requests in line that wait for one answer of the store only."""
+        self._demand: Demand = Demand(node, pool, terms, self.once.waiting)
         self._exchange: Exchange = Exchange(pool, terms, self._demand)
-        self._outage: Outage = Outage(node, pool, terms.policy, terms.grace, terms.share, terms.call)
+        self._outage = self.once.outage = Outage(node, pool, terms.policy, terms.grace, terms.share, terms.call)
         self._closed: bool = False  # nothing is asked, except to return slots
         self._returned: Returned | None = None  # while aclose() waits until the store has heard of slots that come back
         self._sent: Sent | None = None  # None: no question is under way
@@ -159,7 +155,7 @@ class StoreSession(Watcher):
 
     def pausing(self, ns: int) -> None:
         self._pause.begin(ns)
-        self._refuse()
+        self.once.refuse()
 
     def resumed(self) -> None:
         self._pause.end()
@@ -193,7 +189,7 @@ class StoreSession(Watcher):
         """This is a child process now: the slots in hand and the connection are the parent's."""
         self._pool.clear()
         self._tail = None
-        self._demand.once.clear()
+        self.once.waiting.clear()
         self._forget_question()
         self._pool.corrections, self._pool.oldest = [0] * len(self._pool.parts), None
 
@@ -225,41 +221,6 @@ class StoreSession(Watcher):
     def answer_ns(self) -> int:
         """How long an answer of the store takes."""
         return self._pool.answer_ns
-
-    def ask_once(self, ticket: Ticket, answer: OneAnswer) -> None:
-        """That request, which is in line, waits for one answer of the store; for none if it does not answer at present."""
-        self._demand.once[ticket] = answer
-        if not self._coming or self._outage.began is not None:
-            self._refuse()
-
-    def forget_once(self, ticket: Ticket) -> None:
-        """That request was decided, or its caller has left."""
-        self._demand.once.pop(ticket, None)
-
-    def recheck(self) -> None:
-        """Ask for the next request, whatever the store said last."""
-        self._pool.look_at = None
-
-    @property
-    def _coming(self) -> bool:
-        """Whether an answer is on its way that may have slots for the next request."""
-        return self._pool.asked_at is not None and not self._closed and self._node.timeline.held_at is None
-
-    def _refuse(self, coming: bool = False) -> None:
-        if self._demand.once:
-            refuse(self._node, self._pool, self._demand.once, self._terms.slack, coming)
-
-    def _asks_on(self) -> bool:
-        """Have the store asked for the line, unless the first in it has its slots and will be granted in the loop's next iteration."""
-        node, pool, first = self._node, self._pool, next(self._demand.line(), None)
-        if first is None or node.timeline.held_at is not None:
-            return False
-        now = node.timeline.now()
-        if pool.peek(first[1], now) <= now:
-            return True
-        self.recheck()
-        pool.want(now)
-        return self._coming
 
     # What the client asks.
 
@@ -328,7 +289,7 @@ class StoreSession(Watcher):
         first = next(self._demand.line(), None)
         if first is not None and pool.lacks(first[1], now):
             self._node.changed()  # nothing is on its way that would wake it
-        self._refuse()
+        self.once.refuse()
 
     # What the client hears.
 
@@ -373,9 +334,7 @@ class StoreSession(Watcher):
             self._lapsed = pool.lapsed
         if not pool.unit and pool.hand.count:
             self._flush_later()
-        if self._demand.once:
-            unasked = any(not each.asked for each in self._demand.once.values())
-            self._refuse(coming=unasked and self._asks_on())
+        self.once.answered()
 
     def _book(self, answer: Answer, sent: Sent, now: int) -> None:
         """Put what the answer assigned into the pool."""
@@ -395,7 +354,7 @@ class StoreSession(Watcher):
         if answer.runs:
             self._demand.came = sum([run.n for run in runs])
             if self._terms.lease or not pool.unit:
-                pool.ask_below(self._demand.came // 2)
+                pool.asks_below = self._demand.came // 2
         self._tail = runs[-1] if runs else None
         pool.hand.add(runs)
         if answer.wait and not sent.whole and not answer.numbers[2]:
@@ -460,7 +419,7 @@ class StoreSession(Watcher):
         self._outage.no_answer(began, cause, None if self.client is None or self._returned else self._place.timers)
         if self._returned is not None:
             self._settle()
-        self._refuse()
+        self.once.refuse()
 
     def refused(self, cause: BaseException) -> None:
         """The store will not answer until somebody mends the reason: requests in line fail, whatever the policy."""
@@ -563,31 +522,3 @@ class StoreSession(Watcher):
         returned, self._returned = self._returned, None
         if returned is not None:
             returned.over()
-
-
-class AskOnce:
-    """A request with ``max_wait=0``, or ``limit`` ns, which is less than an answer takes; ``call`` is the public method."""
-
-    __slots__ = ("_call", "_limit", "_node", "_session", "_ticket")
-
-    def __init__(self, node: Node, session: StoreSession, limit: int, call: str) -> None:
-        self._node, self._session, self._limit, self._call = node, session, limit, call
-        self._ticket: Ticket | None = None
-
-    def decide(self, permits: Permits, limit: int | None, most: Admission | None, *rest: Any) -> Asking:
-        """As `Tree.request`; a request that gets in line waits for one answer of the store, and for no longer than a second."""
-        self._session.recheck()
-        node = self._node
-        answer = node.tree.request(node, permits, limit, most, *rest)
-        ticket = answer[0]
-        if ticket is not None and not ticket.done():
-            self._ticket, once = ticket, OneAnswer(self._limit, self._call)
-            if node.tree.agenda is not None:
-                node.tree.agenda.limit_wait(node, ticket, permits, answer[2], _LONGEST_NS, once)
-            self._session.ask_once(ticket, once)
-        return answer
-
-    def forget(self) -> None:
-        """The request was decided, or its caller has left."""
-        if self._ticket is not None:
-            self._session.forget_once(self._ticket)
