@@ -85,5 +85,5 @@ def snapshot(node: Node, places: Node | None = None) -> Statistics:
         rate=node.scheduler.rate,
         paused_until=float("inf") if timeline.stopped else paused_until,
         next_at=next_at,
-        state=node.watcher.state,
+        state=node.provider.state,
     )

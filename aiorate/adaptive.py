@@ -262,7 +262,7 @@ _SEARCHES: WeakKeyDictionary[Limiter, _Search] = WeakKeyDictionary()
 def _check_limiter(limiter: object) -> None:
     if not isinstance(limiter, Limiter):
         raise TypeError(f"AdaptiveRate() takes a Limiter, not {kind_of(limiter)}: AdaptiveRate(Limiter('10/s'), '1/s', '100/s').")
-    if limiter._node.watcher.state != "local":
+    if limiter._node.provider.state != "local":
         raise ValueError(
             "AdaptiveRate(): processes share the rate of a RedisLimiter, and each would move it by what it alone hears. Give each process"
             " an AdaptiveRate over a Limiter: those of one server find their shares."

@@ -15,7 +15,7 @@ from aiorate._store.pause import SharedPause
 from aiorate._store.place import LoopPlace
 from aiorate._store.script import HEAD, OF_RATE, read_answer
 from aiorate._store.slots import Level, Run
-from aiorate._tree.watcher import Watcher
+from aiorate._tree.provider import Provider
 
 if TYPE_CHECKING:
     from aiorate._loops.clock import Handle
@@ -60,7 +60,7 @@ class Sent(NamedTuple):
     """Whether the limit was closed by then."""
 
 
-class StoreSession(Watcher):
+class StoreSession(Provider):
     """Between a limit, whose node it watches and whose pool it fills, and the client that asks the store."""
 
     __slots__ = (
@@ -110,7 +110,7 @@ class StoreSession(Watcher):
         self._silent: bool = False  # whether there was nothing to ask when the client was ready to
         self._flush: Handle | None = None
         pool.link = self
-        node.watcher = self
+        node.provider = self
         sessions.add(self)
 
     # What the pool and the node tell.

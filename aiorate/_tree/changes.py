@@ -43,7 +43,7 @@ _NEWS_NS = 1_000_000_000  # a pause that grows by less is not reported again: re
 def pause(node: Node, ns: int) -> None:
     """Let time stand still for ``ns``. Pauses merge by the later end."""
     node.look_now()
-    node.watcher.pausing(ns)  # which may refuse it
+    node.provider.pausing(ns)  # which may refuse it
     node.timeline.pause(ns, partial(on_pause_end, node, node.timeline.now()))
     node.changed()
 
@@ -79,7 +79,7 @@ def resume(node: Node) -> None:
     """End a pause now."""
     node.look_now()
     node.timeline.resume()
-    node.watcher.resumed()
+    node.provider.resumed()
     node.changed()
 
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from aiorate._tree.counters import Counters
     from aiorate._tree.fair_queue import Flow
     from aiorate._tree.line import Ticket
+    from aiorate._tree.provider import Provider
     from aiorate._tree.queue import Queue
     from aiorate._tree.timeline import Timeline
     from aiorate._tree.watch import Watch
-    from aiorate._tree.watcher import Watcher
 
 __all__ = ["Answer", "Limit", "Outcome", "Source", "Taken", "outcome_of"]
 
@@ -85,7 +85,7 @@ class Limit(Source, Protocol):
     @property
     def waker(self) -> Waker | None: ...
     @property
-    def watcher(self) -> Watcher: ...
+    def provider(self) -> Provider: ...
     @property
     def shut(self) -> bool: ...
     @property

@@ -96,7 +96,7 @@ class Node(Supply):
             above.look_if_alive()  # for those who wait there already
         if self.queue.turns is not None:
             self.tree.add(self)
-        self.watcher.shared()
+        self.provider.shared()
         self.open_meter()
 
     def join(self, permits: Permits, since: int | None, ticket: Ticket | None) -> Ticket:
@@ -205,7 +205,7 @@ class Node(Supply):
             if first is None or above is None or self.timeline.held_at is not None:
                 self.due = None
                 if first is not None:
-                    self.watcher.held_up()
+                    self.provider.held_up()
                 tree.wake(self, None if first is None or self.timeline.stopped else self.timeline.paused_until)
                 return self._leave_above() or moved
             standing, permits = (first, first.stood) if isinstance(first, Node) else (first[0], first[1])
@@ -460,7 +460,7 @@ class Node(Supply):
                     continue
             waker.retire()
         self.standing = self.due = self.wake_at = self.late = None
-        self.watcher.moved()
+        self.provider.moved()
         # Grants whose tasks will never go on cannot come back; those that are held may.
         counters = self.counters
         counters.returnable = 0 if forked else max(counters.returnable - self.resuming, 0)
@@ -469,7 +469,7 @@ class Node(Supply):
 
     def dismiss(self) -> None:
         """Nobody asks it again: its key was evicted."""
-        self.watcher.dismissed()
+        self.provider.dismissed()
         self.tree.forget(self)
         if self.waker is not None:
             self.waker.retire()

@@ -79,7 +79,7 @@ def above_wait(limit: Limit, permits: Permits) -> int | None:
 def above_on_demand(limit: Limit) -> bool:
     """Whether a limit above has permits only for requests that wait."""
     above = limit.above
-    return above is not None and (above.watcher.on_demand or above_on_demand(above))
+    return above is not None and (above.provider.on_demand or above_on_demand(above))
 
 
 def available(limit: Limit) -> int:
@@ -89,7 +89,7 @@ def available(limit: Limit) -> int:
     if limit.is_held:
         return 0
     permitted = limit.told or limit.scheduler
-    if limit.watcher.state == "local":
+    if limit.provider.state == "local":
         own = permitted.available(now)
     else:  # a store that processes share has more than is in hand here
         own = min(left for left, _ in permitted._standings(now))
@@ -104,6 +104,6 @@ def is_rested(limit: Limit) -> bool:
     elif not limit.timeline.begun:
         limit.follow(loop.read)  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
     now = limit.timeline.now()  # which ends a pause that is over
-    if limit.counters.returnable or limit.counters.altered or limit.is_held or limit.watcher.busy:
+    if limit.counters.returnable or limit.counters.altered or limit.is_held or limit.provider.busy:
         return False
     return (limit.told or limit.scheduler)._rested(now)

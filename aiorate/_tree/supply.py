@@ -14,10 +14,10 @@ from aiorate._meter import FAR, PureMeter
 from aiorate._schedulers.interface import claim
 from aiorate._tree.counters import Counters
 from aiorate._tree.grants import take_all
+from aiorate._tree.provider import OWN
 from aiorate._tree.queue import NOBODY
 from aiorate._tree.timeline import Timeline
 from aiorate._tree.tree import Tree
-from aiorate._tree.watcher import UNWATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import AnyQuotas, AnyScheduler, Permits
     from aiorate._schedulers.interface import Scheduler
     from aiorate._tree.limit import Taken
+    from aiorate._tree.provider import Provider
     from aiorate._tree.queue import Queue
     from aiorate._tree.watch import Watch
-    from aiorate._tree.watcher import Watcher
 
 __all__ = ["SAME", "Late", "Supply"]
 
@@ -109,6 +109,7 @@ class Supply:
         "noted",
         "on_event",
         "permits_above",
+        "provider",
         "queue",
         "resuming",
         "scheduler",
@@ -119,7 +120,6 @@ class Supply:
         "tree",
         "waited_above",
         "watch",
-        "watcher",
     )
 
     def __init__(
@@ -145,7 +145,7 @@ class Supply:
         """The name that users gave it."""
         self.on_event: Callable[[Event], object] | None = None
         """Called with each `Event`."""
-        self.watcher: Watcher = UNWATCHED
+        self.provider: Provider = OWN
         self.timeline: Timeline = Timeline(clock)
         own = scheduler._meter
         self.meter: Meter = AskingMeter(scheduler) if own is None else own

@@ -15,7 +15,7 @@ from weakref import ref
 from aiorate._errors import LimiterError, LineFull, WaitTooLong, kind_of
 from aiorate._keyed import KeyedLimiter
 from aiorate._limiter import Limiter
-from aiorate._tree.watcher import UNWATCHED
+from aiorate._tree.provider import OWN
 from aiorate.asgi._address import client_address
 from aiorate.asgi._fields import refused
 from aiorate.asgi._policies import Policies
@@ -238,7 +238,7 @@ async def _enter_at_once(limiter: Limiter) -> bool:
     ``limiter._leave()`` must follow True.
     """
     inside = limiter._inside
-    if limiter._node.watcher is UNWATCHED:
+    if limiter._node.provider is OWN:
         return limiter.try_acquire() if inside is None else inside.enter_at_once() or limiter._refuse_try()
     if inside is not None and not inside.take_place():
         return limiter._refuse_try()

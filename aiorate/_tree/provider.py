@@ -1,12 +1,12 @@
-"""What a node tells of itself to the part that talks to a store; by default nothing happens."""
+"""Where the permits of a limit come from: its own process, or a part that talks to a store, and is told what happens."""
 
 from __future__ import annotations
 
-__all__ = ["UNWATCHED", "Watcher"]
+__all__ = ["OWN", "Provider"]
 
 
-class Watcher:
-    """Told by a node when something happens that other processes, or a task on the event loop, have to hear of.
+class Provider:
+    """Told by a node what other processes, or a task on the event loop, have to hear of.
 
     The defaults are those of a limiter whose permits come from its own process.
     """
@@ -47,5 +47,5 @@ class Watcher:
         """The limiter's key was evicted: nobody asks it again."""
 
 
-UNWATCHED = Watcher()
-"""The watcher of all limiters that need none."""
+OWN = Provider()
+"""That of all limiters whose permits come from their own process."""
