@@ -54,6 +54,10 @@ def kind_of(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
+for _error in (LimiterError, WaitTooLong, LineFull, LimiterClosed, EngineUnavailable):
+    _error.__module__ = "aiorate"  # where users import it from: tracebacks show that
+
+
 def called(what: str, value: object) -> str:
     """A call as it was written, for an error: of ``"Limiter(catch_up)"`` and -1, ``"Limiter(catch_up=-1)"``; of ``"acquire()"`` and 0,
     ``"acquire(0)"``."""
