@@ -9,6 +9,7 @@ from helpers.strategies import EACH
 from helpers.transcripts import S
 
 from aiorate import Limiter, TokenBucket
+from aiorate._schedulers.server_quotas import ServerQuotas
 from aiorate.http import Feedback, Quota
 from aiorate.testing import ManualClock, simulate
 
@@ -207,3 +208,11 @@ def test_words_without_a_rate_keep_the_rate() -> None:
     paused.shift(10 * S)
     tell(paused, 50)
     assert paused.left(0) == 50
+
+
+def test_of_too_many_windows_the_two_that_end_the_closest_together_become_one() -> None:
+    quotas = ServerQuotas(TokenBucket(10**6, burst=10**6))
+    for number in [*range(10, 330, 10), 152]:
+        assert quotas.lower(number, 0, number * S)
+
+    assert [10 * S, 152 * S, 152 * S, 160 * S] == [quotas.peek(permits, 0) for permits in (11, 151, 152, 153)]

@@ -126,3 +126,12 @@ def test_places_have_a_number_and_no_rate(monkeypatch: pytest.MonkeyPatch) -> No
         places.set_rate(Rate(1), 0)
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert [places.take(1, 0) <= 0 for _ in range(3)] == [True, True, False]
+
+
+def test_of_what_its_members_lost_the_most_counts() -> None:
+    pool = TokenPool("10/s")
+    both = AllOf(TokenBucket("10/s", burst=1000), pool)
+    for now in (0, 10 * S):
+        assert both.take(1, now) <= now
+
+    assert both.spilled == pool.spilled > 9 * S
