@@ -215,4 +215,4 @@ def test_of_too_many_windows_the_two_that_end_the_closest_together_become_one() 
     for number in [*range(10, 330, 10), 152]:
         assert quotas.lower(number, 0, number * S)
 
-    assert [10 * S, 152 * S, 152 * S, 160 * S] == [quotas.peek(permits, 0) for permits in (11, 151, 152, 153)]
+    assert [10 * S, 152 * S, 152 * S, 160 * S] == [quotas.peek(permits, 0) for permits in (11, 151, 153, 161)]
