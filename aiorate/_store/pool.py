@@ -163,6 +163,12 @@ class Pool(Scheduler):
         if not self.unit and any(amounts):
             self.correct([-amount for amount in amounts], since)
 
+    def put_back(self, runs: Sequence[Run], now: int) -> None:
+        """Have what is left of these come back, but for slots that have lapsed: time that is over must not be booked once more."""
+        for run in runs:
+            count = run.left if self.calendar is not None else run.left - run.lapsed(now)
+            self.back([of * count for of in run.amounts], run.due)
+
     def correct(self, more: Sequence[int], taken: int, at_once: bool = False) -> None:
         """More was used, or less (below 0), than was granted at that instant."""
         if self._free is not None and self._free[0] <= taken <= self._free[1]:
@@ -318,7 +324,8 @@ class Pool(Scheduler):
             count = min(skip, run.left)
             if self.unit:
                 self.lapsed += run.at(run.i + count) - run.due if run.left > count else self.parts[0].time_of(count)
-            self.back([of * count for of in run.amounts], run.due)
+            if self.calendar is not None:
+                self.back([of * count for of in run.amounts], run.due)
             self.hand.remove(count)
             skip -= count
 

@@ -267,8 +267,7 @@ class StoreSession(Provider):
         pool, tail = self._pool, self._tail
         runs = pool.clear()
         if not pool.unit:
-            for run in runs:
-                pool.back([of * run.left for of in run.amounts], run.due)
+            pool.put_back(runs, now)
             return False
         if tail is not None and tail in runs and not any(pool.corrections):
             ahead = tail.left - tail.by(now)
@@ -458,8 +457,7 @@ class StoreSession(Provider):
         if self._demand.waits:
             pool.drop(self._node.timeline.now())
         elif not pool.unit:
-            for run in pool.clear():  # those for whom they were have left
-                pool.back([of * run.left for of in run.amounts], run.due)
+            pool.put_back(pool.clear(), self._node.timeline.now())  # those for whom they were have left
         if pool.asked_at is not None or (pool.hand.count and not pool.unit):  # the next question tells of them
             self._flush_later()
         elif any(pool.corrections):

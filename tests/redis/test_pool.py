@@ -79,6 +79,20 @@ def test_reservations_use_what_covers_them_and_the_rest_comes_back() -> None:
     assert [(1, 9)] == pool.hand.uncovered([(1, 9)], MS)
 
 
+def test_reservations_that_lapsed_do_not_come_back() -> None:
+    """The schedule of the store would move back by time that is over, under slots that others still hold."""
+    for put_back in (False, True):
+        pool, _ = pool_of(("10/s", 1), ("100/s", 1), unit=False)
+        slots(pool, 4, 0, 100 * MS, (1, 5))  # used by 5, 105, 205 and 305 ms
+        if put_back:
+            pool.put_back(pool.clear(), 250 * MS)
+            assert [-1, -5] == pool.corrections
+        else:
+            assert 300 * MS == pool.take(Amounts((1, 5)), 250 * MS)
+            pool.drop(250 * MS)
+            assert [0, 0] == pool.corrections
+
+
 def test_estimates_go_by_what_the_store_said_last() -> None:
     pool, _ = pool_of(("10/s", 1))
     pool.levels = [Level(400 * MS)]
