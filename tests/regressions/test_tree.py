@@ -17,6 +17,7 @@ from helpers.threads import in_thread
 
 from aiorate import Budget, KeyedLimiter, Limiter, SlidingWindow, TokenBucket
 from aiorate._tree.deciding import Keeper, decisions
+from aiorate._tree.threads import ThreadTree
 from aiorate._tree.tree import Tree
 from aiorate.testing import VirtualLoop
 
@@ -106,7 +107,7 @@ async def test_a_question_after_a_cancellation_delays_nobody() -> None:
 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
-async def test_a_limit_that_is_shared_while_somebody_waits_keeps_its_order() -> None:
+async def test_a_limit_shared_while_somebody_waits_keeps_its_order() -> None:
     loop = asyncio.get_running_loop()
     shared = Limiter(TokenBucket("1/s", 5, initial=0))
     keys = KeyedLimiter[str](lambda key: "1000/s", shared=shared)
@@ -120,7 +121,7 @@ async def test_a_limit_that_is_shared_while_somebody_waits_keeps_its_order() -> 
 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
-async def test_the_timer_of_a_request_that_was_granted_in_time_is_gone() -> None:
+async def test_the_timer_of_a_request_granted_in_time_is_gone() -> None:
     limiter = Limiter("10/s")
     await limiter.acquire()
     await limiter.acquire(max_wait=3600)
@@ -131,7 +132,7 @@ async def test_the_timer_of_a_request_that_was_granted_in_time_is_gone() -> None
 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
-async def test_after_a_reservation_that_takes_nothing_above_the_next_one_does() -> None:
+async def test_the_reservation_after_one_that_takes_nothing_above_does() -> None:
     loop = asyncio.get_running_loop()
     top = Budget(top=TokenBucket("1/min", 1))
     low = Budget(shared=Budget(shared=top, middle=TokenBucket("10/s", 10)), low=TokenBucket("1/s", 1))
@@ -180,7 +181,7 @@ def test_a_limit_whose_rate_was_charged_holds_up_no_other() -> None:
         assert [0.1, 2.7] == runner.run(main())
 
 
-def test_a_finalizer_that_asks_in_the_middle_of_a_decision_is_refused() -> None:
+def test_a_finalizer_that_asks_during_a_decision_is_refused() -> None:
     """CPython 3.12 and later collect garbage after any call, so also while the lock is being taken."""
     limiter = Limiter(TokenBucket(1_000_000, 1000), scope="process")
     asked: list[int] = []
@@ -213,20 +214,13 @@ def test_a_finalizer_that_asks_in_the_middle_of_a_decision_is_refused() -> None:
     assert asked
 
 
-def test_a_refused_try_decides_nothing_outside_of_the_lock() -> None:
+def test_a_refused_try_decides_nothing_outside_of_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     limiter = Limiter(TokenBucket(1, 1), scope="process")
-    assert in_thread(lambda: limiter.try_acquire()).result(LONG)
+    assert in_thread(limiter.try_acquire).result(LONG)
     seen: list[bool] = []
-    here = limiter._node.tree.here
+    here = ThreadTree.here
+    monkeypatch.setattr(ThreadTree, "here", lambda self, limit: (seen.append(decisions.here), here(self, limit))[1])
+    assert not in_thread(limiter.try_acquire).result(LONG)
 
-    class Watching(type(limiter._node.tree)):  # type: ignore[misc]
-        __slots__ = ()
-
-        def here(self, limit: Any) -> Any:
-            seen.append(decisions.here)
-            return here(limit)
-
-    limiter._node.tree.__class__ = Watching  # type: ignore[assignment]
-    assert not in_thread(lambda: limiter.try_acquire()).result(LONG)
-
+    assert seen
     assert all(seen)

@@ -210,7 +210,7 @@ def test_words_without_a_rate_keep_the_rate() -> None:
     assert paused.left(0) == 50
 
 
-def test_of_too_many_windows_the_two_that_end_the_closest_together_become_one() -> None:
+def test_of_too_many_windows_the_two_closest_become_one() -> None:
     quotas = ServerQuotas(TokenBucket(10**6, burst=10**6))
     for number in [*range(10, 330, 10), 152]:
         assert quotas.lower(number, 0, number * S)
