@@ -49,13 +49,13 @@ class EngineUnavailable(LimiterError, ConnectionError):
     """The store of a limit that processes share does not answer, or refuses. ``__cause__`` says why. Nothing is spent."""
 
 
+for _error in (LimiterError, WaitTooLong, LineFull, LimiterClosed, EngineUnavailable):
+    _error.__module__ = "aiorate"  # where users import it from: tracebacks show that
+
+
 def kind_of(value: object) -> str:
     """The name of the value's type, for an error; of a class, "the class" and its name."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-
-
-for _error in (LimiterError, WaitTooLong, LineFull, LimiterClosed, EngineUnavailable):
-    _error.__module__ = "aiorate"  # where users import it from: tracebacks show that
 
 
 def called(what: str, value: object) -> str:

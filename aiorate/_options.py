@@ -38,12 +38,12 @@ def check_options(of: str, max_waiting: object, clock: object, name: object, on_
         check_on_wait(of, on_wait)
 
 
-def check_scope(of: str, scope: object) -> None:
-    """Raise TypeError or ValueError, which names the class ``of``, for a scope that is none."""
+def check_scope(of: str, scope: object, also: str = "") -> None:
+    """Raise TypeError or ValueError, which names the class ``of``, for a scope that is none. ``also`` is said of a wrong value."""
     if not isinstance(scope, str):
         raise TypeError(f"{of}(scope) must be 'loop' or 'process', not {kind_of(scope)}.")
     if scope not in ("loop", "process"):
-        raise ValueError(f"{of}(scope={scope!r}) must be 'loop' or 'process'.")
+        raise ValueError(f"{of}(scope={scope!r}) must be 'loop' or 'process'.{also}")
 
 
 def check_same_scope(what: str, of: str, process: bool, threads: bool) -> None:

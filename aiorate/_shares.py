@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from aiorate._errors import LimiterClosed
 from aiorate._schedulers.amounts import Amounts
 from aiorate._tree import changes
+from aiorate._tree.grants import credit
 from aiorate._tree.questions import available
 from aiorate._tree.refusals import Refusals
 
@@ -54,9 +55,7 @@ class LimiterShare:
             changes.charge(self.node, permits)
         elif permits < 0:
             for limit, _, instant in taken:
-                if limit.counters.reset_at is None or instant > limit.counters.reset_at:
-                    limit.counters.given_back -= permits
-                    (limit.told or limit.scheduler).give_back(-permits, limit.timeline.now(), instant)
+                credit(limit, -permits, instant)
                 limit.changed()
 
     def cap(self, name: str, quota: Left) -> None:
@@ -109,7 +108,7 @@ class BudgetShares:
     def part(self, permits: Permits, places: tuple[int, ...]) -> Amounts:
         """What a reservation of a budget below takes here: its amounts at these places."""
         assert isinstance(permits, Amounts)
-        if not self.node.is_waited_for:
+        if not self.node.queue.is_waited_in:
             self.dimensions.waited_for = None
         return permits.part(places)
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from aiorate._rate import Duration, Number
     from aiorate._schedulers.amounts import Amounts
     from aiorate._schedulers.dimensions import Dimensions
-    from aiorate._store.place import Place
     from aiorate._tree.limit import Taken
     from aiorate._waited import Waited
 
@@ -118,12 +117,7 @@ class RedisBudget(Budget):
             scope=scope,
             **dimensions,
         )
-        place: Place | None = None
-        if scope == "process":
-            from aiorate._store.process_place import ProcessPlace
-
-            place = ProcessPlace(client_or_url, self._node)
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, self._booked.pool, terms, place)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, self._booked.pool, terms)
         if shared is not None:
             self._session.shared()
         _named[_identity(client_or_url), name] = self

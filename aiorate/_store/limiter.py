@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from aiorate._errors import kind_of
 from aiorate._limiter import Limiter
+from aiorate._options import check_scope
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import check_permits
 from aiorate._store.demand import Terms
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from aiorate._rate import Duration, Number
     from aiorate._spec import RateSpec
     from aiorate._store.options import OneLimit
-    from aiorate._store.place import Place
     from aiorate._waited import Waited
 
 __all__ = ["RedisLimiter"]
@@ -89,7 +88,7 @@ class RedisLimiter(Limiter):
         scope: Literal["loop", "process"] = "loop",
     ) -> None:
         if scope != "loop":
-            _check_scope(scope)
+            check_scope("RedisLimiter", scope, " The limit is that of all processes either way.")
         check_source(client_or_url, alone=scope != "loop")
         check_name("RedisLimiter", name)
         parts = parts_of(rate, burst)
@@ -121,12 +120,7 @@ class RedisLimiter(Limiter):
             on_wait=on_wait,
             scope=scope,
         )
-        place: Place | None = None
-        if scope != "loop":
-            from aiorate._store.process_place import ProcessPlace
-
-            place = ProcessPlace(client_or_url, self._node)
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, pool, terms, place)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, pool, terms)
 
     @property
     def key(self) -> str:
@@ -213,10 +207,3 @@ class RedisLimiter(Limiter):
         """
         await super().aclose()
         await self._session.aclose()
-
-
-def _check_scope(scope: object) -> None:
-    if not isinstance(scope, str):
-        raise TypeError(f"RedisLimiter(scope) must be 'loop' or 'process', not {kind_of(scope)}.")
-    if scope not in ("loop", "process"):
-        raise ValueError(f"RedisLimiter(scope={scope!r}) must be 'loop' or 'process'. The limit is that of all processes either way.")

@@ -87,12 +87,12 @@ class StoreSession(Provider):
         "once",
     )
 
-    def __init__(self, source: object, key: str, node: Node, pool: Pool, terms: Terms, place: Place | None = None) -> None:
+    def __init__(self, source: object, key: str, node: Node, pool: Pool, terms: Terms) -> None:
         self.key: str = key
         """Of the store."""
         self.client: StoreClient | None = None
         """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
-        self._place: Place = place or LoopPlace(source)
+        self._place: Place = _place_of(source, node)
         self._node, self._pool, self._terms = node, pool, terms
         self.once: Once = Once(node, pool, terms.slack)
         """Requests in line that wait for one answer of the store only."""
@@ -520,3 +520,12 @@ class StoreSession(Provider):
         returned, self._returned = self._returned, None
         if returned is not None:
             returned.over()
+
+
+def _place_of(source: object, node: Node) -> Place:
+    """Where the client is, by the scope of the limit."""
+    if not node.tree.threads:
+        return LoopPlace(source)
+    from aiorate._store.process_place import ProcessPlace
+
+    return ProcessPlace(source, node)

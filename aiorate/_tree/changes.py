@@ -53,7 +53,7 @@ def on_pause_end(node: Node, held_at: int, held_for: int) -> None:
     watch = node.watch
     if watch is not None:
         watch.pause_ended = held_at
-    (node.told or node.scheduler).shift(held_for)
+    node.permitted.shift(held_for)
 
 
 def pause_longer(node: Node, ns: int, jitter: int) -> int:
@@ -221,7 +221,7 @@ def share(node: Node, above: Node | None, permits_above: Callable[[Permits], Per
     if above is None:
         node.scheduler._owner = _KEY
         return
-    if node.is_waited_for or node.counters.returnable:
+    if node.queue.is_waited_in or node.counters.returnable:
         raise ValueError("it is in use already: make one that is not.")
     top, levels = above, 2
     while top is not node and top.above is not None:

@@ -48,18 +48,18 @@ class Decisions:
     __slots__ = ("_open", "after", "lock", "main", "used")
 
     def __init__(self) -> None:
+        self._open: list[Meter] = []
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """In no decision, as in a child process after a fork."""
+        self._shut()
         self.lock: Any = threading.RLock()  # which knows its owner: a finalizer may ask at any step of its thread
         self.main: int | None = threading.main_thread().ident
         self.after: deque[Callable[[], object]] = deque()
         """Calls for the end of the decision."""
         self.used: dict[Source, None] = {}
         """The limits of which a decision has changed something."""
-        self._open: list[Meter] = []
-
-    def begin_again(self) -> None:
-        """In a child process, after a fork."""
-        self._shut()
-        self.__init__()  # type: ignore[misc]
 
     def make(self, call: Callable[[], T]) -> T:
         """Decide in this thread, which is not the main one."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     L = TypeVar("L", bound=Source)
 
-__all__ = ["hold", "kept", "limited_by", "resumed", "take_all", "undo"]
+__all__ = ["credit", "hold", "kept", "limited_by", "resumed", "take_all", "undo"]
 
 
 def take_all(path: Sequence[tuple[L, Permits, int]], instants: Sequence[int | None], waited: bool = False) -> tuple[int, L | None]:
@@ -36,7 +36,7 @@ def take_all(path: Sequence[tuple[L, Permits, int]], instants: Sequence[int | No
                 limit.waited_above(permits)
             before = now
         try:
-            at = (limit.told or limit.scheduler).take(permits, now, instants[index])
+            at = limit.permitted.take(permits, now, instants[index])
         except Exception as error:
             _take_none(path[index + 1 :])
             limit.fail(error)
@@ -51,7 +51,7 @@ def take_all(path: Sequence[tuple[L, Permits, int]], instants: Sequence[int | No
 def _take_none(path: Sequence[tuple[Source, Permits, int]]) -> None:
     """Take those back."""
     for limit, permits, instant in path:
-        (limit.told or limit.scheduler).give_back(permits, instant, instant)
+        limit.permitted.give_back(permits, instant, instant)
         limit.taken -= permits
 
 
@@ -87,6 +87,14 @@ def resumed(taken: Taken, tasks: int = 1) -> None:
         limit.resuming -= tasks
 
 
+def credit(limit: Source, permits: Permits, taken: int) -> None:
+    """Permits that were taken at that instant come back. Those of before a reset stay spent."""
+    counters = limit.counters
+    if counters.reset_at is None or taken > counters.reset_at:
+        counters.given_back += permits
+        limit.permitted.give_back(permits, limit.timeline.now(), taken)
+
+
 def undo(taken: Taken, held: bool = True, look: bool = True) -> None:
     """What a request took comes back, as it was not made, and the next moves up. A grant of before a reset stays spent."""
     failed: Exception | None = None
@@ -94,9 +102,7 @@ def undo(taken: Taken, held: bool = True, look: bool = True) -> None:
         counters = limit.counters
         counters.cancelled += limit.noted is counters  # a request for a place is one of the limit above
         try:
-            if counters.reset_at is None or instant > counters.reset_at:
-                counters.given_back += permits
-                (limit.told or limit.scheduler).give_back(permits, limit.timeline.now(), instant)
+            credit(limit, permits, instant)
         except Exception as error:  # of a strategy: the other limits get theirs back all the same
             failed = error
     if held:

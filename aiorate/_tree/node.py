@@ -220,7 +220,7 @@ class Node(Supply):
                     queue.remove_first()
                     first[0].set_result(error)
                 continue
-            at = (self.told or self.scheduler).peek(permits, now) if permits else now
+            at = self.permitted.peek(permits, now) if permits else now
             if at > now:
                 self._set_due(at)
                 return self._leave_above() or moved
@@ -275,7 +275,7 @@ class Node(Supply):
     def _serve(self, now: int, only: bool = False) -> None:
         """Grant what is due, in order, and set the timer for the next. ``only`` those that take nothing above."""
         queue, scheduler, tree, limit = self.queue, self.scheduler, self.tree, self.catch_up
-        line, loop, permitted = queue.line, tree.loop, self.told or scheduler
+        line, loop, permitted = queue.line, tree.loop, self.permitted
         assert loop is not None
         earliest, reading = now - limit, now + self.timeline.offset
         due = now if self.due is None else self.due
@@ -336,7 +336,7 @@ class Node(Supply):
     def _due_of(self, below: Node, now: int) -> int:
         """When the first of that limit, which is due here now, became due: so much later somebody looks."""
         since = min(max(below.since, now - self.catch_up), now)
-        return min((self.told or self.scheduler).peek(below.stood, since), now) if below.stood and self.scheduler.books_since else since
+        return min(self.permitted.peek(below.stood, since), now) if below.stood and self.scheduler.books_since else since
 
     def _grant_below(self, below: Node, now: int, late: int) -> int | None:
         """Grant the first of that limit, or of one below it. Returns the number of requests granted; None: it has to wait here."""
@@ -407,7 +407,7 @@ class Node(Supply):
         """Grant all that is due; returns the instant."""
         self.tree.here(self)
         now = self.timeline.now()
-        if self.is_waited_for and (self.due is None or self.due <= now):
+        if self.queue.is_waited_in and (self.due is None or self.due <= now):
             self.look()
         self.open_meter(now)
         return now

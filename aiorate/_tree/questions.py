@@ -47,7 +47,7 @@ def _wait(limit: Limit, permits: Permits, now: int, ahead: Permits, below: Limit
 
 def _peek(limit: Limit, permits: Permits, now: int, ahead: Permits) -> int:
     """When the scheduler would grant them, once the present pause is over, which matters to one that follows the calendar."""
-    scheduler, pause = limit.told or limit.scheduler, limit.timeline.pause_length
+    scheduler, pause = limit.permitted, limit.timeline.pause_length
     if not pause:
         return scheduler.peek(permits, now, ahead)
     scheduler.shift(pause)
@@ -88,7 +88,7 @@ def available(limit: Limit) -> int:
     now = limit.timeline.now()  # which ends a pause that is over
     if limit.is_held:
         return 0
-    permitted = limit.told or limit.scheduler
+    permitted = limit.permitted
     if limit.provider.state == "local":
         own = permitted.available(now)
     else:  # a store that processes share has more than is in hand here
@@ -99,11 +99,11 @@ def available(limit: Limit) -> int:
 def is_rested(limit: Limit) -> bool:
     """Whether nothing would be lost, and nothing granted sooner, with a new limiter in its place."""
     loop = limit.loop
-    if loop is None or (limit.is_waited_for and loop.closed):
+    if loop is None or (limit.queue.is_waited_in and loop.closed):
         limit.here()
     elif not limit.timeline.begun:
         limit.follow(loop.read)  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
     now = limit.timeline.now()  # which ends a pause that is over
     if limit.counters.returnable or limit.counters.altered or limit.is_held or limit.provider.busy:
         return False
-    return (limit.told or limit.scheduler)._rested(now)
+    return limit.permitted._rested(now)

@@ -74,7 +74,7 @@ class Late:
 
 
 class AskingMeter(PureMeter):
-    """A meter without a line."""
+    """For strategies whose permits lie on no straight line: it asks the scheduler."""
 
     __slots__ = ("_scheduler",)
     grabs: int
@@ -196,9 +196,9 @@ class Supply:
         return self.closed or self.timeline.held_at is not None or self.queue.is_waited_in
 
     @property
-    def is_waited_for(self) -> bool:
-        """Whether somebody waits here, or a limit below does."""
-        return self.queue.is_waited_in
+    def permitted(self) -> AnyScheduler | AnyQuotas:
+        """Whom to ask for permits: the scheduler or, where that holds, what servers said."""
+        return self.told or self.scheduler
 
     @property
     def loop(self) -> Loop | None:
@@ -259,7 +259,7 @@ class Supply:
             return self._take_up(permits, since)
         if since is None and self.late is not None:
             since = self._late_since(now)
-        at = (self.told or self.scheduler).take(permits, now, since)
+        at = self.permitted.take(permits, now, since)
         if self.told is not None:
             self.forget_told(now)
         if at <= now:
@@ -281,9 +281,7 @@ class Supply:
                 if node.is_held:
                     return None
             if permits:
-                if (
-                    above is not None and (node.told or node.scheduler).peek(permits, now) > now
-                ):  # the highest takes first, and says so itself
+                if above is not None and node.permitted.peek(permits, now) > now:  # the highest takes first, and says so itself
                     node.late = None
                     return None
                 path.append((node, permits, now))
@@ -339,10 +337,7 @@ class Supply:
         Where many threads ask, it is opened once the decision is over: a grab in the middle of one would be lost.
         """
         self.meter.until = self.meter.try_until = 0
-        if self.tree.threads:
-            self.tree.after_decision(self)
-        else:
-            self.set_meter(now)
+        self.tree.open_meter(self, now)
 
     def forget_told(self, now: int) -> None:
         """What servers said holds no longer, if it is over."""

@@ -310,7 +310,7 @@ class ThreadTree(Tree):
             post(partial(_take_back, found))
             raise
 
-    def after_decision(self, limit: Source) -> None:
+    def open_meter(self, limit: Source, now: int | None) -> None:
         if decisions.here:  # else it is being made
             decisions.used[limit] = None
 

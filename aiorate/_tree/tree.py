@@ -90,8 +90,9 @@ class Tree:
         """`Limit.take`, for a caller that never waits."""
         return limit.take(permits)
 
-    def after_decision(self, limit: Source) -> None:
-        """Open the meter of the limit, where that must wait for the end of the decision."""
+    def open_meter(self, limit: Source, now: int | None) -> None:
+        """Open the meter of the limit, if nothing forbids it; see `Supply.open_meter`."""
+        limit.set_meter(now)
 
     def ask(
         self,

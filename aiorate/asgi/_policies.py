@@ -170,9 +170,9 @@ class Policies:
             if level.is_held:
                 found += [(0, None)] * len(level.scheduler._quotas())
             else:
-                found += [(left, at - now) for left, at in (level.told or level.scheduler)._standings(now)]
+                found += [(left, at - now) for left, at in level.permitted._standings(now)]
         if self._places is not None:
-            found.append((0 if self._places.is_waited_for or self._places.closed else self._places.scheduler.available(0), 0))
+            found.append((0 if self._places.queue.is_waited_in or self._places.closed else self._places.scheduler.available(0), 0))
         return found
 
 
