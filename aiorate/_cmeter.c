@@ -34,6 +34,7 @@ typedef struct {
     PyObject *read, *monotonic_ns; /* if they are the same object, grab() calls the C function behind it */
     PyObject *numbers;             /* the tuple that `line` was made from; NULL: NO_LINE */
     PyObject *odd_due;             /* `due` if it is None or does not fit; else NULL */
+    PyObject *above;               /* NULL: None */
     struct line {
         wide unit, cost, slack, kept;
         bool straight; /* whether all of them fit, and they are not NO_LINE */
@@ -59,7 +60,8 @@ static PyObject *from_wide(wide number) {
 }
 static PyObject *from_last(long long last) { return last == NONE ? Py_NewRef(Py_None) : PyLong_FromLongLong(last); }
 
-static bool take_one(Meter *self, wide now, long long until) {
+/* `looking`: only say whether there is one. */
+static bool take_one(Meter *self, wide now, long long until, bool looking) {
     const struct line *line = &self->line;
     if (now >= until || !WITHIN(63, now) || self->odd_due || !line->straight) return false;
     wide ticks = now * line->unit, due = self->due, cut = self->cut;
@@ -73,32 +75,46 @@ static bool take_one(Meter *self, wide now, long long until) {
     }
     due += line->cost;
     if (!WITHIN(125, due) || self->grabs == LLONG_MAX) return false;
+    if (looking) return true;
     self->due = due; self->cut = cut;
     self->peak = idle > self->peak ? idle : self->peak;
     self->last = (long long)now; self->grabs++;
     return true;
 }
 
-static PyObject *grab(Meter *self, PyObject *const *args, Py_ssize_t count) {
-    if (count > 1) return PyErr_Format(PyExc_TypeError, "grab() takes at most one argument, trying; %zd were given.", count);
-    int trying = count ? PyObject_IsTrue(args[0]) : false, taken = false;
-    if (trying < 0) return NULL;
+/* 1: taken; 0: not; -1: an error is set. */
+static int grab_from(Meter *self, bool trying) {
     long long until = trying ? self->try_until : self->until;
-    if (until && self->read && self->read == self->monotonic_ns) {
-        PyTime_t now;
-        LOCKED(self, taken = PyTime_MonotonicRaw(&now) == 0 && take_one(self, (wide)now - self->offset, until));
-    } else if (until) {
-        wide now;
-        PyObject *read, *answer, *instant;
+    bool real = self->read && self->read == self->monotonic_ns;
+    PyObject *read, *answer, *instant = NULL;
+    PyTime_t clock;
+    wide now = 0;
+    int taken;
+    if (!until) return 0;
+    if (!real) {
         LOCKED(self, read = Py_XNewRef(self->read));
         answer = read ? PyObject_CallNoArgs(read) : PyErr_Format(PyExc_AttributeError, "read");
         instant = answer ? PyNumber_Index(answer) : NULL;
         Py_XDECREF(read); Py_XDECREF(answer);
-        if (!instant) return NULL;
-        LOCKED(self, taken = to_wide(instant, &now) && take_one(self, now - self->offset, until));
+        if (!instant) return -1;
+        taken = to_wide(instant, &now);
         Py_DECREF(instant);
+        if (!taken) return 0;
     }
-    return PyBool_FromLong(taken);
+    LOCKED(self,
+        if (real) now = PyTime_MonotonicRaw(&clock) == 0 ? (wide)clock : (wide)until + self->offset;
+        now -= self->offset;
+        taken = take_one(self, now, until, self->above != NULL));
+    if (!taken || !self->above) return taken;
+    taken = grab_from((Meter *)self->above, trying); /* which may run other code, if its clock is in Python */
+    if (taken == 1) LOCKED(self, taken = take_one(self, now, until, false));
+    return taken;
+}
+
+static PyObject *grab(Meter *self, PyObject *const *args, Py_ssize_t count) {
+    if (count > 1) return PyErr_Format(PyExc_TypeError, "grab() takes at most one argument, trying; %zd were given.", count);
+    int trying = count ? PyObject_IsTrue(args[0]) : false, taken = trying < 0 ? -1 : grab_from(self, trying);
+    return taken < 0 ? NULL : PyBool_FromLong(taken);
 }
 
 static PyObject *collect(Meter *self, PyObject *Py_UNUSED(none)) {
@@ -137,6 +153,13 @@ static int set_numbers(Meter *self, PyObject *numbers, void *Py_UNUSED(closure))
     return 0;
 }
 
+static PyObject *get_above(Meter *self, void *Py_UNUSED(closure)) { return Py_NewRef(self->above ? self->above : Py_None); }
+static int set_above(Meter *self, PyObject *object, void *Py_UNUSED(closure)) {
+    if (object && object != Py_None && !Py_IS_TYPE(object, Py_TYPE(self))) return PyErr_SetString(PyExc_TypeError, "above must be a Meter."), -1;
+    Py_XSETREF(self->above, object && object != Py_None ? Py_NewRef(object) : NULL);
+    return 0;
+}
+
 static int init(Meter *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"numbers", "due", NULL};
     PyObject *numbers = NULL, *due = Py_None, *clock, *module = PyType_GetModuleByDef(Py_TYPE(self), &definition);
@@ -153,10 +176,12 @@ static PyObject *reduce(Meter *self, PyObject *Py_UNUSED(none)) {
 }
 static int traverse(Meter *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self)); Py_VISIT(self->read); Py_VISIT(self->monotonic_ns); Py_VISIT(self->numbers); Py_VISIT(self->odd_due);
+    Py_VISIT(self->above);
     return 0;
 }
 static int clear(Meter *self) {
     Py_CLEAR(self->read); Py_CLEAR(self->monotonic_ns); Py_CLEAR(self->numbers); Py_CLEAR(self->odd_due);
+    Py_CLEAR(self->above);
     return 0;
 }
 static void dealloc(Meter *self) {
@@ -174,7 +199,7 @@ static void dealloc(Meter *self) {
 #define SLOT(id, value) {id, __extension__(void *)(value)}
 static PyMethodDef methods[] = {
     METHOD("grab", grab, METH_FASTCALL), METHOD("collect", collect, METH_NOARGS), METHOD("__reduce__", reduce, METH_NOARGS), {0}};
-static PyGetSetDef properties[] = {PROPERTY(due), PROPERTY(numbers), {"last", (getter)get_last, NULL, NULL, NULL}, {0}};
+static PyGetSetDef properties[] = {PROPERTY(due), PROPERTY(numbers), PROPERTY(above), {"last", (getter)get_last, NULL, NULL, NULL}, {0}};
 static PyMemberDef members[] = {
     MEMBER(read, T_OBJECT_EX), MEMBER(until, T_LONGLONG), MEMBER(try_until, T_LONGLONG), MEMBER(offset, T_LONGLONG),
     MEMBER(since, T_LONGLONG), MEMBER(grabs, T_LONGLONG), {0}};

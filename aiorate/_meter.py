@@ -34,7 +34,7 @@ NO_LINE = (1, 1, -inf, -1)
 class PureMeter:
     """A straight line of permits, one due every ``cost`` ticks. Shut at first: `until` opens it."""
 
-    __slots__ = ("cut", "due", "grabs", "last", "numbers", "offset", "peak", "read", "since", "try_until", "until")
+    __slots__ = ("above", "cut", "due", "grabs", "last", "numbers", "offset", "peak", "read", "since", "try_until", "until")
 
     def __init__(self, numbers: tuple[int, int, float, int] = NO_LINE, due: int | None = None) -> None:
         self.numbers: tuple[int, int, float, int] = numbers
@@ -47,6 +47,8 @@ class PureMeter:
         """The instant before which `grab` may take a permit; 0: it is shut."""
         self.try_until: int = 0
         """The same for callers that cannot let the event loop turn, so nobody asks whether it does."""
+        self.above: PureMeter | None = None
+        """The meter of a limit that is shared with others, from which each grab takes a permit too; None: there is none."""
         self.offset: int = 0
         """What the clock is ahead of the limiter's own time, in ns."""
         self.since: int = FAR
@@ -76,6 +78,8 @@ class PureMeter:
             return False
         unit, cost, slack, kept = self.numbers
         idle = (now if unit == 1 else now * unit) - due
+        if self.above is not None and not (self._is_ready(now, idle) and self.above.grab(trying)):
+            return False
         if 0 <= idle <= self.peak:  # nothing is cut off, and there is nothing new to remember
             self.due = due + cost
         elif idle < 0:
@@ -101,6 +105,13 @@ class PureMeter:
         self.last = now
         self.grabs += 1
         return True
+
+    def _is_ready(self, now: int, idle: int) -> bool:
+        """Whether a grab at that instant would succeed, where the next permit has lain idle for so many ticks; below 0 it is not due."""
+        unit, _, slack, kept = self.numbers
+        if now > self.since:
+            return idle >= 0 and idle - (now - self.since) * unit <= slack
+        return idle >= 0 and (idle <= slack or kept >= 0)
 
     def collect(self) -> tuple[int | None, int, int]:
         """What the grabs since the last call came to: the instant of the last, the ticks cut off, and the most that one found idle."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._errors import LimiterClosed
 from aiorate._loops.table import running_loop
+from aiorate._meter import Meter
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
 from aiorate._schedulers.token_pool import TokenPool
 from aiorate._tree.fair_queue import Flow
@@ -97,6 +98,8 @@ class Node(Supply):
         if self.queue.turns is not None:
             self.tree.add(self)
         self.provider.shared()
+        if permits_above is SAME and type(self.meter) is type(above.meter) is Meter:  # else not all of them lie straight
+            self.meter.above = above.meter
         self.open_meter()
 
     def join(self, permits: Permits, since: int | None, ticket: Ticket | None) -> Ticket:

@@ -151,7 +151,8 @@ class Supply:
         self.meter: Meter = AskingMeter(scheduler) if own is None else own
         """The shortest way to a permit that lies ready.
 
-        It is open while there is no line, pause, close, limit above or quota of a server, and the loop was seen to run its other tasks.
+        It is open while there is no line, pause, close or quota of a server, and the loop was seen to run its other tasks. Where both lie
+        straight, it takes of the limit above too.
         """
         self.taken: Permits = 0
         """Permits granted otherwise than by the meter."""
@@ -294,6 +295,8 @@ class Supply:
         taken = tuple(path)
         at, refused = take_all(taken, instants)
         if refused is None:
+            for limit, _, now in path:
+                limit.open_meter(now)
             return at, taken
         refused.late = None
         return None
@@ -347,7 +350,9 @@ class Supply:
     def set_meter(self, now: int | None) -> None:
         """Open the meter if nothing forbids it."""
         meter, timeline, loop = self.meter, self.timeline, self.tree.loop
-        if loop is None or not loop.steady or self.closed or self.above is not None or self.told is not None:
+        if loop is None or not loop.steady or self.closed or self.told is not None:
+            return
+        if self.above is not None and (meter.above is None or self.tree.threads):
             return
         if timeline.held_at is not None or self.queue.is_waited_in:
             return

@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from time import monotonic_ns
 from typing import Any
 
@@ -114,6 +115,26 @@ def test_a_meter_without_a_straight_line_grants_nothing(kind: type[PureMeter]) -
     meter.due, meter.until, meter.since = 0, FAR, -1
     assert not meter.grab()
     assert not opened(kind, (1, 1, 5, -1)).grab()
+
+
+def test_a_meter_takes_from_all_meters_above_or_from_none(kind: type[PureMeter]) -> None:
+    """Each in its own time. The highest refuses, is shut, or is late: the lower ones keep their permits."""
+    low, middle, top = meters = [opened(kind, (1, 10, 5, 0), 1000) for _ in range(3)]
+    low.above, middle.above = middle, top
+    assert (True, [1010] * 3, [1] * 3) == (low.grab(), [each.due for each in meters], [each.grabs for each in meters])
+    low.due = middle.due = 1000
+    assert (False, [1000, 1000, 1010]) == (low.grab(), [each.due for each in meters])
+    top.offset = -10  # its own time is that much ahead
+    assert (True, [1010, 1010, 1020]) == (low.grab(True), [each.due for each in meters])
+    low.due, middle.due, top.due, top.until = 1000, 1000, 1000, 0
+    assert (False, [1000] * 3) == (low.grab(), [each.due for each in meters])
+    top.until, middle.numbers, middle.due = FAR, (1, 10, 5, -1), 900  # it lay idle for too long
+    assert (False, 1000) == (low.grab(), top.due)
+    middle.since = 903  # and does not count as idle since then
+    assert (True, 910, 1020) == (low.grab(), middle.due, top.due)
+    low.above = None
+    with pytest.raises(TypeError) if kind is not PureMeter else nullcontext():
+        low.above = object()  # type: ignore[assignment]
 
 
 def test_a_copy_of_a_meter_is_shut(kind: type[PureMeter]) -> None:
