@@ -371,7 +371,7 @@ class Budget:
         if shares.shared is not None:
             limits[shares.names[-1] if isinstance(shares.shared, LimiterShare) else "shared"] = self._node.keeps
         parts = ", ".join(f"{place}={limit!r}" for place, limit in limits.items())
-        state = ", closed" if self._node.closed else ", paused" if self._node.timeline.paused else ""
+        state = ", closed" if self._node.closed else ", paused" if self._node.paused else ""
         return f"<Budget{name} {parts}, {len(self._node.queue.line)} waiting{state}>"
 
     def __reduce__(self) -> NoReturn:

@@ -28,7 +28,7 @@ class Inside:
         self.node: Node = Node(self._places, 0, clock=clock)
         """The limit of places, below that of permits."""
         self.node.share(limiter)
-        self.node.noted = limiter.counters
+        self.node.is_places = True
         self.max_waiting: MaxWaiting | None = None
 
     @property

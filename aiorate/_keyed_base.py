@@ -415,7 +415,7 @@ class Keyed(Generic[K, V]):
         try:
             rested = is_rested(node)
             if idle is not None:
-                granted, reading = node.granted, node.timeline.read()
+                granted, reading = node.granted, node.read()
                 if granted != node.seen:
                     node.seen, node.seen_at = granted, reading
                     return False

@@ -195,7 +195,7 @@ class Limiter:
             raise LimiterClosed(f"try_acquire(): {CLOSED}")
         if above_on_demand(node):
             raise ACQUIRE.no_lease("try_acquire()")
-        node.counters.refused += 1
+        node.count().refused += 1
         return False
 
     def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
@@ -360,7 +360,7 @@ class Limiter:
         """Start over: as full as the strategy begins, without debt or pause, with all counters at 0. Callers in the queue stay there."""
         self._change(changes.reset, self._node)
         if self._inside is not None:
-            self._change(self._inside.node.counters.clear)
+            self._change(self._inside.node.count().clear)
 
     def apply(self, spec: RateSpec | str) -> None:
         """Apply a `RateSpec`, or its text such as ``"12000,1.1,start"``: a rate, a burst ratio and a verb.
@@ -487,8 +487,7 @@ class Limiter:
     def _shown(self) -> str:
         node = self._node
         name = f" {node.name!r}" if node.name else ""
-        timeline = node.timeline
-        state = ", closed" if node.closed else ", stopped" if timeline.stopped else ", paused" if timeline.paused else ""
+        state = ", closed" if node.closed else ", stopped" if node.stopped else ", paused" if node.paused else ""
         waiting, places = len(node.queue.line), ""
         if self._inside is not None:
             waiting += len(self._inside.node.queue.line)

@@ -120,7 +120,7 @@ class BudgetShares:
     def available(self, name: str) -> int:
         """How much of a dimension is available here and above. 0 while somebody waits, while paused, and once closed."""
         now, number = self.node.look_now(), self.names.index(name)
-        if self.node.closed or self.node.timeline.held_at is not None or self.node.queue.line:
+        if self.node.closed or self.node.held_at is not None or self.node.queue.line:
             return 0
         amounts = [self.dimensions.available_of(number, now)] if number < self.own else []
         if self.shared is not None and name in self.shared.names:
@@ -146,7 +146,7 @@ class BudgetShares:
         number, node = self.names.index(name), self.node
         if number < self.own:
             now = node.look_now()
-            self.dimensions.cap(number, quota.name, quota.left, quota.size, quota.ns, now, now + node.timeline.held_for, quota.error)
+            self.dimensions.cap(number, quota.name, quota.left, quota.size, quota.ns, now, now + node.held_for, quota.error)
             node.changed()
         elif self.shared is not None:
             self.shared.cap(name, quota)
@@ -160,10 +160,10 @@ class BudgetShares:
 
     def reason(self, permits: Permits, shared: bool = True) -> str:
         """Why a reservation would wait, here or above, as a part of a sentence. ``shared``: for a budget below."""
-        now = self.node.look_now() if shared else self.node.timeline.now()
+        now = self.node.look_now() if shared else self.node.now()
         if self.node.queue.line:
             return " in the line of the shared budget" if shared else " in line"
-        if self.node.timeline.held_at is not None:
+        if self.node.held_at is not None:
             return f" because the {'shared ' * shared}budget is paused"
         place = self.dimensions.last(permits, now)
         if place is None and self.shared is not None:

@@ -55,6 +55,6 @@ class SlotCount:
             self._index += max(0, node.counters.skipped - self._skipped)  # a reset() restarts their count
             if at < self._opened - node.catch_up:
                 at += node.scheduler.spilled - self._spilled  # the slot of that index, in place of the late one that was granted
-        index, now, reading = self._index, node.look_now(), node.timeline.reading_at(at)
+        index, now, reading = self._index, node.look_now(), node.reading_at(at)
         self._index, self._since = index + 1, at
         return Slot(index, ns_to_seconds(at if reading is None else reading), ns_to_seconds(max(0, now - at)))

@@ -62,8 +62,8 @@ class Statistics:
 def snapshot(node: Node, places: Node | None = None) -> Statistics:
     """The counters as they are now. ``places`` is the line of requests that wait for a place."""
     node.look_now()
-    counters, timeline = node.counters, node.timeline
-    paused_until = None if timeline.paused_until is None else ns_to_seconds(timeline.paused_until)
+    counters = node.counters
+    paused_until = None if node.paused_until is None else ns_to_seconds(node.paused_until)
     next_at: float | None = None
     if node.first() is not None:
         reading = next_reading(node)
@@ -83,7 +83,7 @@ def snapshot(node: Node, places: Node | None = None) -> Statistics:
         available=available(node),
         skipped=counters.skipped,
         rate=node.scheduler.rate,
-        paused_until=float("inf") if timeline.stopped else paused_until,
+        paused_until=float("inf") if node.stopped else paused_until,
         next_at=next_at,
         state=node.provider.state,
     )

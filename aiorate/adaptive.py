@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from aiorate._rate import Duration, Number
     from aiorate._tree.node import Node
-    from aiorate._tree.timeline import Timeline
 
 __all__ = ["AdaptiveRate", "adaptive_of"]
 
@@ -113,7 +112,7 @@ class AdaptiveRate:
 
     def _reading(self) -> int:
         """The reading of the limiter's clock in ns, from which an adapter measures how long an answer took."""
-        return self._node.timeline.read()
+        return self._node.read()
 
     def _heed(self, throttled: bool, feedback: Feedback | None, granted: int) -> None:
         """What an adapter heard: whether the server throttled, what else it said, and the `reading` at the grant.
@@ -195,7 +194,7 @@ class _Search:
         self.finder = Finder(rate.per_second, lowest.per_second, highest.per_second, refused)
         self.applied = self._told = rate if not self._period else self._rounded(rate.per_second)
         self._last = self._edge = self._begun = limiter._node.tree.run(limiter._node.look_now)
-        self._offset, self._gap = limiter._node.timeline.offset, 0
+        self._offset, self._gap = limiter._node.offset, 0
 
     def _check_whole(self, rate: Rate) -> None:
         # A window counts whole permits in its period.
@@ -209,20 +208,20 @@ class _Search:
 
     def instant(self, node: Node, took: int | None) -> tuple[int, int | None]:
         """The limiter's time, which stands still in a pause, and how much of it went by since the grant ``took`` ns ago."""
-        now, timeline = node.look_now(), node.timeline
-        if timeline.offset != self._offset:
-            self._edge, self._gap, self._offset = self._last, timeline.offset - self._offset, timeline.offset
+        now = node.look_now()
+        if node.offset != self._offset:
+            self._edge, self._gap, self._offset = self._last, node.offset - self._offset, node.offset
             self.finder.paused(self._gap)
-        elif timeline.held_at is None:
+        elif node.held_at is None:
             self.finder.paused(0)
         self._last = now
         if took is None:
             return now, None
-        return now, now - self._granted(now, timeline, took)
+        return now, now - self._granted(now, node, took)
 
-    def _granted(self, now: int, timeline: Timeline, took: int) -> int:
+    def _granted(self, now: int, node: Node, took: int) -> int:
         # No grant was before the search began, whatever a clock or a caller says.
-        at = max(self._begun, now + timeline.held_for - took)
+        at = max(self._begun, now + node.held_for - took)
         if at < self._edge:  # before the latest pause
             at = min(self._edge, at + self._gap)
         return min(at, now)

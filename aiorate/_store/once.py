@@ -64,7 +64,7 @@ class Once:
     @property
     def _coming(self) -> bool:
         """Whether an answer is on its way that may have slots for the next request."""
-        return self._pool.asked_at is not None and not self._node.closed and self._node.timeline.held_at is None
+        return self._pool.asked_at is not None and not self._node.closed and self._node.held_at is None
 
     def recheck(self) -> None:
         """Ask for the next request, whatever the store said last."""
@@ -78,9 +78,9 @@ class Once:
     def _asks_on(self) -> bool:
         """Have the store asked for the line, unless the first in it has its slots and will be granted in the loop's next iteration."""
         node, pool, first = self._node, self._pool, self._node.first()
-        if first is None or node.timeline.held_at is not None:
+        if first is None or node.held_at is not None:
             return False
-        now, permits = node.timeline.now(), first[1] if isinstance(first, tuple) else first.stood
+        now, permits = node.now(), first[1] if isinstance(first, tuple) else first.stood
         if pool.peek(permits, now) <= now:
             return True
         self.recheck()
@@ -94,9 +94,9 @@ class Once:
         """
         if not self.waiting:
             return
-        node, pool, now = self._node, self._pool, self._node.timeline.now()
+        node, pool, now = self._node, self._pool, self._node.now()
         first = node.first()
-        held = node.timeline.held_at is not None or (isinstance(first, tuple) and above_wait(node, first[1]) != 0)
+        held = node.held_at is not None or (isinstance(first, tuple) and above_wait(node, first[1]) != 0)
         due = 0 if held else pool.due_by(now + self._slack, now)
         over: list[tuple[Ticket, Permits, int, Refusals]] = []
         for ticket, permits, _ in node.queue.line:
@@ -127,8 +127,8 @@ class AskOnce:
         ticket = answer[0]
         if ticket is not None and not ticket.done():
             self._ticket, once = ticket, OneAnswer(self._limit, self._call)
-            if node.tree.agenda is not None:
-                node.tree.agenda.limit_wait(node, ticket, permits, answer[2], _LONGEST_NS, once)
+            if node.tree.loop is not None:
+                node.tree.limit_wait(node, ticket, permits, answer[2], _LONGEST_NS, once)
             self._once.ask(ticket, once)
         return answer
 

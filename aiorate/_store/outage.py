@@ -99,7 +99,7 @@ class Outage:
     def await_end_of_grace(self, timers: Timers | None) -> None:
         """Set the timer, if there is an outage and the grace is not over."""
         if self.began is not None and self.in_grace and self._timer is None and timers is not None:
-            seconds = max(self.began + self._grace - self._node.timeline.read(), 0) / NS_PER_SECOND
+            seconds = max(self.began + self._grace - self._node.read(), 0) / NS_PER_SECOND
             self._timer = timers.call_later(seconds, partial(self._on_grace, timers))
 
     def _on_grace(self, timers: Timers) -> None:
@@ -109,7 +109,7 @@ class Outage:
 
     def _over(self) -> bool:
         node = self._node
-        if self.began is None or node.timeline.read() < self.began + self._grace:
+        if self.began is None or node.read() < self.began + self._grace:
             return False
         self.cancel()
         self.degraded = True
@@ -137,7 +137,7 @@ class Outage:
         """The store can be reached again. Returns what must be charged of each dimension: what was granted here, at most a share of the
         burst."""
         node, pool, local = self._node, self._pool, self.local
-        length = node.timeline.read() - self.began if self.degraded and self.began is not None else 0
+        length = node.read() - self.began if self.degraded and self.began is not None else 0
         owed = [0] * len(pool.parts)
         if local is not None:
             bursts = [int(part.burst * self._share) if part.burst > 1 else 0 for part in pool.parts]

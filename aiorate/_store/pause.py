@@ -47,7 +47,7 @@ class NewsOfPause(NamedTuple):
 
 
 class SharedPause:
-    """Keeps a limit's timeline in step with the store. ``tell`` has the store asked."""
+    """Keeps a limit's time in step with the store. ``tell`` has the store asked."""
 
     __slots__ = ("_followed", "_node", "_tell", "_timer", "news", "rechecks")
 
@@ -65,7 +65,7 @@ class SharedPause:
         if ns > MOST_NS:
             seconds, longest = ns // NS_PER_SECOND, MOST_NS // NS_PER_SECOND
             raise ValueError(f"pause({seconds}): a limit in a store is paused for at most {longest} seconds, which are 317 years.")
-        self.news = self.news.then(NewsOfPause(until=self._node.timeline.read() + ns))
+        self.news = self.news.then(NewsOfPause(until=self._node.read() + ns))
         self._tell()
 
     def end(self) -> None:
@@ -89,27 +89,27 @@ class SharedPause:
 
     def follow(self, us: float) -> None:
         """The store pauses all processes for ``us``; 0: it does not."""
-        timeline, unsaid = self._node.timeline, self.news.until is not None
+        node, unsaid = self._node, self.news.until is not None
         if us > 0:
             self._followed = True
-            ns, until = ceil(us * _US), timeline.paused_until
-            if not unsaid and until is not None and until > timeline.read() + ns:
-                timeline.resume()  # a longer one, which another process has ended
-            timeline.pause(ns, partial(on_pause_end, self._node, timeline.now()))
+            ns, until = ceil(us * _US), node.paused_until
+            if not unsaid and until is not None and until > node.read() + ns:
+                node.resume()  # a longer one, which another process has ended
+            node.pause(ns, partial(on_pause_end, self._node, node.now()))
         elif self._followed and not unsaid:
             self._followed = False
-            timeline.resume()
+            node.resume()
 
     def recheck_later(self, timers: Timers) -> None:
         """A request waits for the end of the pause: ask in a second, and again, whether it goes on."""
-        timeline = self._node.timeline
-        until = timeline.paused_until
-        if self._followed and self._timer is None and until is not None and until - timeline.read() > _RECHECK_SECONDS * NS_PER_SECOND:
+        node = self._node
+        until = node.paused_until
+        if self._followed and self._timer is None and until is not None and until - node.read() > _RECHECK_SECONDS * NS_PER_SECOND:
             self._timer = timers.call_later(_RECHECK_SECONDS, self._recheck)
 
     def _recheck(self) -> None:
         self._timer = None
-        if self._node.first() is not None and self._node.timeline.paused:
+        if self._node.first() is not None and self._node.paused:
             self.rechecks = True
             self._tell()
 

@@ -50,7 +50,7 @@ class ProcessPlace:
         def call() -> None:
             callback()
 
-        return loop.call_at(node.timeline.read() + round(delay * NS_PER_SECOND), call)
+        return loop.call_at(node.read() + round(delay * NS_PER_SECOND), call)
 
     def has(self, client: StoreClient) -> bool:
         return service().has(client)

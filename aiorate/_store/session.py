@@ -122,7 +122,7 @@ class StoreSession(Provider):
         if self._silent and self._outage.degraded:
             self._outage.suspend()
         self._silent = False
-        self._wanted_at = self._node.timeline.read()
+        self._wanted_at = self._node.read()
         if self._pool.outage == "local":
             self._ask_local(now)
             self._wake()
@@ -237,7 +237,7 @@ class StoreSession(Provider):
     def question(self) -> Asked | None:
         """What to ask now; None: nothing."""
         node, pool = self._node, self._pool
-        reading, now = node.timeline.read(), node.timeline.now()
+        reading, now = node.read(), node.now()
         if self._closed and self._returned is None:
             pool.unanswered()
             return None
@@ -245,7 +245,7 @@ class StoreSession(Provider):
         pool.drop(now)
         runs: Runs = []
         whole = gone = False
-        if not self._closed and node.timeline.held_at is None:
+        if not self._closed and node.held_at is None:
             runs, whole = self._demand.lack(reading, now)
         elif self._closed:
             gone = self._give_up(now)
@@ -294,13 +294,13 @@ class StoreSession(Provider):
 
     def answered(self, reply: object) -> None:
         """The script's reply. Raises `BadAnswer` if it makes no sense."""
-        sent, pool, timeline = self._sent, self._pool, self._node.timeline
+        sent, pool, node = self._sent, self._pool, self._node
         if sent is None:  # its question was forgotten
             return
         windows = sum([part.calendar is not None for part in sent.parts])
         answer = read_answer(reply, len(sent.parts) - windows, windows, [n for n, _ in sent.runs], sent.whole)
-        received = timeline.read()
-        now = received - timeline.offset
+        received = node.read()
+        now = received - node.offset
         self._exchange.heard(answer, sent.at, received)
         if self._outage.began is not None:
             owed = self._outage.ended()
@@ -339,7 +339,7 @@ class StoreSession(Provider):
         """Put what the answer assigned into the pool."""
         pool = self._pool
         opens = answer.numbers[HEAD + 2] if pool.calendar is not None else 0.0
-        offset = self._node.timeline.offset
+        offset = self._node.offset
         runs: list[Run] = []
         for (n, place, starts), (_, need) in zip(answer.runs, sent.runs, strict=False):
             if not n:
@@ -368,8 +368,8 @@ class StoreSession(Provider):
 
     def _ask_local(self, now: int) -> None:
         """In an outage, under "local": the same question, to a store of this process."""
-        local, pool, reading = self._outage.local, self._pool, self._node.timeline.read()
-        if local is None or self._node.timeline.held_at is not None:
+        local, pool, reading = self._outage.local, self._pool, self._node.read()
+        if local is None or self._node.held_at is not None:
             return
         runs, whole = self._demand.lack(reading, now)
         if not runs:
@@ -424,7 +424,7 @@ class StoreSession(Provider):
         """The store will not answer until somebody mends the reason: requests in line fail, whatever the policy."""
         if self._sent is None:
             return
-        now = self._node.timeline.now()
+        now = self._node.now()
         self._untold()
         self._pause.rechecks = False
         owed = self._outage.ended()
@@ -455,9 +455,9 @@ class StoreSession(Provider):
         self._flush = None
         pool = self._pool
         if self._demand.waits:
-            pool.drop(self._node.timeline.now())
+            pool.drop(self._node.now())
         elif not pool.unit:
-            pool.put_back(pool.clear(), self._node.timeline.now())  # those for whom they were have left
+            pool.put_back(pool.clear(), self._node.now())  # those for whom they were have left
         if pool.asked_at is not None or (pool.hand.count and not pool.unit):  # the next question tells of them
             self._flush_later()
         elif any(pool.corrections):
@@ -485,9 +485,9 @@ class StoreSession(Provider):
         if client is not None and self._returned is None and self._outage.began is None:
             sent = self._sent
             unsaid = bool(self._pause.news) or any(pool.corrections)
-            near = sent is not None and (client.connected or self._node.timeline.read() - sent.at < _CONNECTING_NS)
+            near = sent is not None and (client.connected or self._node.read() - sent.at < _CONNECTING_NS)
             told = sent is not None and (any(sent.more) or bool(sent.news))
-            if unsaid or near or told or pool.usable(1, self._node.timeline.now()):
+            if unsaid or near or told or pool.usable(1, self._node.now()):
                 self._returned = place.returned()
                 if not place.wake(client, self):
                     self._settle()

@@ -44,7 +44,7 @@ def pause(node: Node, ns: int) -> None:
     """Let time stand still for ``ns``. Pauses merge by the later end."""
     node.look_now()
     node.provider.pausing(ns)  # which may refuse it
-    node.timeline.pause(ns, partial(on_pause_end, node, node.timeline.now()))
+    node.pause(ns, partial(on_pause_end, node, node.now()))
     node.changed()
 
 
@@ -62,8 +62,7 @@ def pause_longer(node: Node, ns: int, jitter: int) -> int:
     Returns its length, or 0 if that is not worth an event: it ends no later, or hardly.
     """
     node.look_now()
-    timeline = node.timeline
-    before, until = timeline.paused_until, timeline.read() + ns
+    before, until = node.paused_until, node.read() + ns
     if ns <= 0 or (before is not None and until <= before):
         return 0
     if jitter:
@@ -78,7 +77,7 @@ def pause_longer(node: Node, ns: int, jitter: int) -> int:
 def resume(node: Node) -> None:
     """End a pause now."""
     node.look_now()
-    node.timeline.resume()
+    node.resume()
     node.provider.resumed()
     node.changed()
 
@@ -89,14 +88,14 @@ def cap(node: Node, name: str, left: int, size: int, ns: int, error: int) -> Non
 
     now = node.look_now()
     told = node.told or cast("AnyQuotas", ServerQuotas(node.scheduler))
-    if told.heed(name, left, size, ns, now, now + node.timeline.held_for, error):
+    if told.heed(name, left, size, ns, now, now + node.held_for, error):
         node.told = told
         node.changed()
 
 
 def refund(node: Node, permits: int) -> None:
     """Take back the permits, of any grant, here and in every shared limit."""
-    counters = node.counters
+    counters = node.count()
     node.scheduler.give_back(permits, node.look_now())
     counters.refunded += permits
     counters.given_back += min(permits, count_of(node.granted - counters.given_back))
@@ -108,7 +107,7 @@ def refund(node: Node, permits: int) -> None:
 def charge(node: Node, permits: int) -> None:
     """Take the permits after the fact, as a debt, here and in every shared limit."""
     node.scheduler.charge(permits, node.look_now())
-    node.counters.charged += permits
+    node.count().charged += permits
     if node.above is not None and (up := node.permits_above(permits)):
         charge(node.above, count_of(up))
     node.changed()
@@ -126,7 +125,7 @@ def set_rate(node: Node, rate: Rate | str | Number, member: int | None) -> None:
             raise ValueError(f"set_rate(member={member}): the strategy has {len(scheduler.members)} members, counted from 0.")
         scheduler = scheduler.members[member]
     scheduler.set_rate(scheduler._read_rate(rate), node.look_now())
-    node.counters.altered = True
+    node.altered = True
     _rate_changed(node)
 
 
@@ -143,11 +142,11 @@ def apply(node: Node, spec: RateSpec) -> None:
     if spec.verb == "restart":
         node.scheduler.restart(now)
     if spec.verb == "stop":
-        node.timeline.stop(partial(on_pause_end, node, now))
+        node.stop(partial(on_pause_end, node, now))
     elif spec.verb != "configure":
-        node.timeline.start()
+        node.start()
         node.closed = False
-    node.counters.altered = True
+    node.altered = True
     _rate_changed(node)
 
 
@@ -174,7 +173,7 @@ def tell_of_pause(node: Node, ns: int, feedback: Feedback) -> None:
 def _rate_changed(node: Node) -> None:
     """The scheduler has another rate: requests in line that can no longer be granted fail, and the others are timed again."""
     line = node.queue.line
-    node.counters.unused = 0  # a part of a permit, measured by the old rate
+    node.count().unused = 0  # a part of a permit, measured by the old rate
     most = node.scheduler.max_permits
     if most is not None:
         for ticket, permits, _ in line:
@@ -188,14 +187,14 @@ def _rate_changed(node: Node) -> None:
 def reset(node: Node) -> None:
     """Everything as new, except the requests in line."""
     node.look_now()
-    timeline, parts = node.timeline, cast("list[Scheduler]", [node.scheduler])
+    parts = cast("list[Scheduler]", [node.scheduler])
     for part in parts:  # the list grows meanwhile
         if type(part).reset is Scheduler.reset:
             part.reset(0)  # raises, before anything changes
         parts += part.members
-    timeline.start()
-    timeline.resume()
-    node.scheduler.reset(timeline.now())
+    node.start()
+    node.resume()
+    node.scheduler.reset(node.now())
     node.told = None
     watch = node.watch
     past = None
@@ -204,10 +203,10 @@ def reset(node: Node) -> None:
 
         past = totals_of(node).past
     node.taken = node.meter.grabs = 0  # first: `Totals` are read at any time, and may be too low, but not too high
-    node.counters.clear()
+    node.count().clear()
     if watch is not None and past is not None:
         watch.past = past
-    node.counters.reset_at = timeline.now()
+    node.count().reset_at = node.now()
     node.changed()
 
 
@@ -221,7 +220,7 @@ def share(node: Node, above: Node | None, permits_above: Callable[[Permits], Per
     if above is None:
         node.scheduler._owner = _KEY
         return
-    if node.queue.is_waited_in or node.counters.returnable:
+    if node.queue.is_waited_in or node.returnable:
         raise ValueError("it is in use already: make one that is not.")
     top, levels = above, 2
     while top is not node and top.above is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
 
-__all__ = ["Counters"]
+__all__ = ["NOTHING", "Counters"]
 
 _NO_WAITS: dict[int, int] = {}  # shared by all limiters for which nobody ever waited
 
@@ -16,14 +16,12 @@ class Counters:
     """Plain counters, updated by the node."""
 
     __slots__ = (
-        "altered",
         "cancelled",
         "charged",
         "given_back",
         "refunded",
         "refused",
         "reset_at",
-        "returnable",
         "skipped",
         "untold",
         "unused",
@@ -36,10 +34,6 @@ class Counters:
         self.clear()
         self.reset_at: int | None = None
         """The instant of the last reset; None: there was none."""
-        self.returnable: int = 0
-        """Grants that may still come back by receipt."""
-        self.altered: bool = False
-        """Whether the rate was changed since the limiter was made."""
 
     def clear(self) -> None:
         """Begin again at 0."""
@@ -75,3 +69,7 @@ class Counters:
             if left <= 0:
                 return min((((size & 31) + 1) << (size >> 5)) - 1, self.waited_max)
         return 0
+
+
+NOTHING = Counters()
+"""Those of all limits that have counted nothing yet; never changed."""

@@ -59,25 +59,24 @@ def limited_by(path: Taken) -> str | None:
     """The highest limit in whose line the request, or one before it, waited."""
     for (above, _, now), (below, _, _) in pairwise(reversed(path)):
         if below.since < now:
-            return None if below.noted is above.counters else above.name or "shared"
+            return None if below.is_places else above.name or "shared"
     own = path[0][0]
-    return None if own.noted is own.counters else "max_concurrency"
+    return "max_concurrency" if own.is_places else None
 
 
 def hold(taken: Taken) -> None:
     """Record takes: one more grant may come back."""
     for limit, _, _ in taken:
-        limit.counters.returnable += 1
+        limit.returnable += 1
         limit.scheduler._receipts = True
 
 
 def kept(taken: Taken) -> None:
     """A grant stands. The last that does stops recording."""
     for limit, _, _ in taken:
-        counters = limit.counters
-        if counters.returnable:
-            counters.returnable -= 1
-        if not counters.returnable:
+        if limit.returnable:
+            limit.returnable -= 1
+        if not limit.returnable:
             limit.scheduler._receipts = False
 
 
@@ -89,18 +88,17 @@ def resumed(taken: Taken, tasks: int = 1) -> None:
 
 def credit(limit: Source, permits: Permits, taken: int) -> None:
     """Permits that were taken at that instant come back. Those of before a reset stay spent."""
-    counters = limit.counters
+    counters = limit.count()
     if counters.reset_at is None or taken > counters.reset_at:
         counters.given_back += permits
-        limit.permitted.give_back(permits, limit.timeline.now(), taken)
+        limit.permitted.give_back(permits, limit.now(), taken)
 
 
 def undo(taken: Taken, held: bool = True, look: bool = True) -> None:
     """What a request took comes back, as it was not made, and the next moves up. A grant of before a reset stays spent."""
     failed: Exception | None = None
     for limit, permits, instant in taken:
-        counters = limit.counters
-        counters.cancelled += limit.noted is counters  # a request for a place is one of the limit above
+        limit.count().cancelled += not limit.is_places  # a request for a place is one of the limit above
         try:
             credit(limit, permits, instant)
         except Exception as error:  # of a strategy: the other limits get theirs back all the same

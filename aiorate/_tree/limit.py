@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from aiorate._tree.line import Ticket
     from aiorate._tree.provider import Provider
     from aiorate._tree.queue import Queue
-    from aiorate._tree.timeline import Timeline
     from aiorate._tree.watch import Watch
 
 __all__ = ["Answer", "Limit", "Outcome", "Source", "Taken", "outcome_of"]
@@ -46,8 +45,16 @@ class Source(Protocol):
 
     scheduler: AnyScheduler
     told: AnyQuotas | None
-    timeline: Timeline
     counters: Counters
+    is_places: bool
+    returnable: int
+    altered: bool
+    read: ReadClock
+    offset: int
+    begun: bool
+    held_at: int | None
+    stopped: bool
+    paused_until: int | None
     waited_above: Callable[[Permits], None] | None
     name: str | None
     taken: Permits
@@ -61,7 +68,13 @@ class Source(Protocol):
     @property
     def above(self) -> Source | None: ...
     @property
-    def noted(self) -> Counters: ...
+    def noted(self) -> Source: ...
+    @property
+    def pause_length(self) -> int: ...
+
+    def count(self) -> Counters: ...
+    def now(self) -> int: ...
+    def reading_at(self, instant: int) -> int | None: ...
 
     def follow(self, read: ReadClock) -> None: ...
     def set_meter(self, now: int | None) -> None: ...

@@ -120,7 +120,7 @@ class Node(Supply):
             assert self.waker is not None
             ticket = self.waker.ticket()
         queue = self.queue
-        queue.line.join(ticket, permits, self.timeline.now() if since is None else since)
+        queue.line.join(ticket, permits, self.now() if since is None else since)
         if queue.head is None:
             self.look()
         return ticket
@@ -186,7 +186,7 @@ class Node(Supply):
         self._serving = True
         self.meter.until = self.meter.try_until = 0
         try:
-            now = self.timeline.now()
+            now = self.now()
             above = self._look_on(now)
             self.forget_told(now)
             return above
@@ -199,17 +199,17 @@ class Node(Supply):
 
     def _look_on(self, now: int) -> Node | None:
         above, tree, queue = self.above, self.tree, self.queue
-        if above is None and self.timeline.held_at is None:
+        if above is None and self.held_at is None:
             self._serve(now)
             return None
         moved: Node | None = None
         while True:
             first = queue.first()
-            if first is None or above is None or self.timeline.held_at is not None:
+            if first is None or above is None or self.held_at is not None:
                 self.due = None
                 if first is not None:
                     self.provider.held_up()
-                tree.wake(self, None if first is None or self.timeline.stopped else self.timeline.paused_until)
+                tree.wake(self, None if first is None or self.stopped else self.paused_until)
                 return self._leave_above() or moved
             standing, permits = (first, first.stood) if isinstance(first, Node) else (first[0], first[1])
             up = self.permits_above(permits)
@@ -242,7 +242,7 @@ class Node(Supply):
             moved = self._leave_above() or moved
             if self.flow is None:
                 self.flow = Flow(1)
-            self.standing, self.stood, self.since = standing, up, above.timeline.now() - min(late, above.catch_up)
+            self.standing, self.stood, self.since = standing, up, above.now() - min(late, above.catch_up)
             above.meter.until = above.meter.try_until = 0
             may_be_first = above.queue.join_below(self.flow, up, self)
             return above if moved is not None or may_be_first else None
@@ -271,7 +271,7 @@ class Node(Supply):
     def _set_due(self, at: int) -> None:
         """The first is due at that instant."""
         self.due = None if at >= NOBODY_KNOWS else at
-        self.tree.wake(self, None if self.due is None else self.timeline.reading_at(at))
+        self.tree.wake(self, None if self.due is None else self.reading_at(at))
 
     # Grant.
 
@@ -280,7 +280,7 @@ class Node(Supply):
         queue, scheduler, tree, limit = self.queue, self.scheduler, self.tree, self.catch_up
         line, loop, permitted = queue.line, tree.loop, self.permitted
         assert loop is not None
-        earliest, reading = now - limit, now + self.timeline.offset
+        earliest, reading = now - limit, now + self.offset
         due = now if self.due is None else self.due
         late = min(max(now - due, 0), limit)
         spilled = scheduler.spilled if due < earliest else None  # too late to make up for all
@@ -328,7 +328,7 @@ class Node(Supply):
                 woken += 1
                 self.taken += permits
                 self.resuming += 1
-                self.counters.returnable += 1
+                self.returnable += 1
                 tree.resuming += 1
                 served = at
                 queue.grant()
@@ -350,7 +350,7 @@ class Node(Supply):
             key, permits = (None, 0) if first is None else (first, first.stood) if isinstance(first, Node) else (first[0], first[1])
             if first is None or node.standing is not key or node.stood != node.permits_above(permits):
                 return _again(path, node)  # another is first now than when it joined the line above
-            path.append((node, permits, node.timeline.now()))
+            path.append((node, permits, node.now()))
             if isinstance(first, Node):
                 node = first
             else:
@@ -373,7 +373,7 @@ class Node(Supply):
         ticket, permits, _since = request
         waited_for = limited_by(taken) if node.watch is not None else None
         try:
-            ticket.set_result((at, taken, node.timeline.read(), waited_for))
+            ticket.set_result((at, taken, node.read(), waited_for))
         except InvalidStateError:  # as in _serve()
             undo(taken, held=False, look=False)
             return _again(path, node)
@@ -383,7 +383,7 @@ class Node(Supply):
         for limit, _, _ in reversed(path):
             limit.resuming += 1
             if limit is not self:  # the next ones could not stand above before
-                limit.due = limit.timeline.now() - min(late, limit.catch_up)
+                limit.due = limit.now() - min(late, limit.catch_up)
             limit.queue.grant(None if lower is None else lower.flow)
             if lower is not None:
                 lower.standing = None
@@ -409,7 +409,7 @@ class Node(Supply):
     def look_now(self) -> int:
         """Grant all that is due; returns the instant."""
         self.tree.here(self)
-        now = self.timeline.now()
+        now = self.now()
         if self.queue.is_waited_in and (self.due is None or self.due <= now):
             self.look()
         self.open_meter(now)
@@ -465,10 +465,9 @@ class Node(Supply):
         self.standing = self.due = self.wake_at = self.late = None
         self.provider.moved()
         # Grants whose tasks will never go on cannot come back; those that are held may.
-        counters = self.counters
-        counters.returnable = 0 if forked else max(counters.returnable - self.resuming, 0)
+        self.returnable = 0 if forked else max(self.returnable - self.resuming, 0)
         self.resuming = 0
-        self.scheduler._receipts = counters.returnable > 0
+        self.scheduler._receipts = self.returnable > 0
 
     def dismiss(self) -> None:
         """Nobody asks it again: its key was evicted."""
@@ -481,13 +480,13 @@ class Node(Supply):
     def expire(self, over: Sequence[tuple[Ticket, Permits, int, Refusals]]) -> None:
         """Fail undecided requests in line, which wait no longer: their permits, their limit in ns, and their errors."""
         for ticket, permits, _, _ in over:
-            self.noted.refused += 1
+            self.noted.count().refused += 1
             self.queue.line.leave(ticket, permits)
         more: int | None = 0
         for place, (ticket, permits, limit, refusals) in enumerate(over):
             if place < _ESTIMATED:
                 try:
-                    more = wait_for(self, permits, self.timeline.now())
+                    more = wait_for(self, permits, self.now())
                 except Exception:  # of a strategy, a clock, or a store that is lost: those that left the line must be told
                     more = None
             ticket.set_result(refusals.overdue(permits, limit, more))

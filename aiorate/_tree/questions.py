@@ -24,14 +24,14 @@ def wait_for(limit: Limit, permits: Permits, now: int) -> int | None:
 
 def _wait(limit: Limit, permits: Permits, now: int, ahead: Permits, below: Limit | None) -> int | None:
     """Nanoseconds until the permits are granted here and above to a request with ``ahead`` permits before it in its own line."""
-    timeline, above = limit.timeline, limit.above
+    above = limit.above
     for each in limit.queue.ahead(ahead, None if below is None else below.flow):
         ahead += each[1] if isinstance(each, tuple) else each.stood
     at = max(_peek(limit, permits, now, ahead), now)
-    reading = None if at >= NOBODY_KNOWS else timeline.reading_at(at)
+    reading = None if at >= NOBODY_KNOWS else limit.reading_at(at)
     if reading is None:
         return None
-    wait = max(0, reading - timeline.read()) if at != now or timeline.held_at is not None else 0
+    wait = max(0, reading - limit.read()) if at != now or limit.held_at is not None else 0
     if above is None:
         return wait
     up, ahead_up = limit.permits_above(permits), limit.permits_above(ahead) if ahead else 0
@@ -47,7 +47,7 @@ def _wait(limit: Limit, permits: Permits, now: int, ahead: Permits, below: Limit
 
 def _peek(limit: Limit, permits: Permits, now: int, ahead: Permits) -> int:
     """When the scheduler would grant them, once the present pause is over, which matters to one that follows the calendar."""
-    scheduler, pause = limit.permitted, limit.timeline.pause_length
+    scheduler, pause = limit.permitted, limit.pause_length
     if not pause:
         return scheduler.peek(permits, now, ahead)
     scheduler.shift(pause)
@@ -62,10 +62,10 @@ def next_reading(limit: Limit) -> int | None:
     first = limit.first()
     assert first is not None
     if limit.above is None and limit.due is not None:
-        return limit.timeline.reading_at(limit.due)
+        return limit.reading_at(limit.due)
     permits, below = (first[1], None) if isinstance(first, tuple) else (first.stood, first)
-    wait = _wait(limit, permits, limit.timeline.now(), 0, below)
-    return None if wait is None else limit.timeline.read() + wait
+    wait = _wait(limit, permits, limit.now(), 0, below)
+    return None if wait is None else limit.read() + wait
 
 
 def above_wait(limit: Limit, permits: Permits) -> int | None:
@@ -85,7 +85,7 @@ def above_on_demand(limit: Limit) -> bool:
 def available(limit: Limit) -> int:
     """How many permits a newcomer would get at once."""
     limit.here()  # a limit above may not have been used yet: see is_rested()
-    now = limit.timeline.now()  # which ends a pause that is over
+    now = limit.now()  # which ends a pause that is over
     if limit.is_held:
         return 0
     permitted = limit.permitted
@@ -101,9 +101,9 @@ def is_rested(limit: Limit) -> bool:
     loop = limit.loop
     if loop is None or (limit.queue.is_waited_in and loop.closed):
         limit.here()
-    elif not limit.timeline.begun:
+    elif not limit.begun:
         limit.follow(loop.read)  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
-    now = limit.timeline.now()  # which ends a pause that is over
-    if limit.counters.returnable or limit.counters.altered or limit.is_held or limit.provider.busy:
+    now = limit.now()  # which ends a pause that is over
+    if limit.returnable or limit.altered or limit.is_held or limit.provider.busy:
         return False
     return limit.permitted._rested(now)

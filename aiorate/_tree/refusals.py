@@ -109,5 +109,5 @@ class MaxWaiting:
         """Raise LineFull if ``most`` requests wait already. One that is being cancelled does not count."""
         lines = [node.queue.line for node in self._nodes]
         if sum(map(len, lines)) >= self.most and sum(line.count() for line in lines) >= self.most:
-            self._nodes[0].counters.refused += 1
+            self._nodes[0].count().refused += 1
             raise refusals.full(permits, self.most)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from aiorate._loops.turn import LOOP_CHECK_NS
 from aiorate._meter import FAR, PureMeter
 from aiorate._schedulers.interface import claim
-from aiorate._tree.counters import Counters
+from aiorate._tree.counters import NOTHING, Counters
 from aiorate._tree.grants import take_all
 from aiorate._tree.provider import OWN
 from aiorate._tree.queue import NOBODY
@@ -95,27 +95,28 @@ class AskingMeter(PureMeter):
         return True
 
 
-class Supply:
+class Supply(Timeline):
     """One scheduler, and what is granted at once. `Node` adds those who wait."""
 
     __slots__ = (
         "above",
+        "altered",
         "catch_up",
         "closed",
         "counters",
+        "is_places",
         "late",
         "meter",
         "name",
-        "noted",
         "on_event",
         "permits_above",
         "provider",
         "queue",
         "resuming",
+        "returnable",
         "scheduler",
         "since",
         "taken",
-        "timeline",
         "told",
         "tree",
         "waited_above",
@@ -131,6 +132,7 @@ class Supply:
         name: str | None = None,
         tree: Tree | None = None,
     ) -> None:
+        super().__init__(clock)
         claim(scheduler, "a limiter" if name is None else f"the limiter {name!r}")
         scheduler._receipts = False
         self.scheduler: AnyScheduler = cast("AnyScheduler", scheduler)
@@ -146,7 +148,6 @@ class Supply:
         self.on_event: Callable[[Event], object] | None = None
         """Called with each `Event`."""
         self.provider: Provider = OWN
-        self.timeline: Timeline = Timeline(clock)
         own = scheduler._meter
         self.meter: Meter = AskingMeter(scheduler) if own is None else own
         """The shortest way to a permit that lies ready.
@@ -156,9 +157,13 @@ class Supply:
         """
         self.taken: Permits = 0
         """Permits granted otherwise than by the meter."""
-        self.counters: Counters = Counters()
-        self.noted: Counters = self.counters
-        """Where waits and refusals are counted: of places, in the limit above."""
+        self.counters: Counters = NOTHING
+        self.returnable: int = 0
+        """Grants that may still come back by receipt."""
+        self.altered: bool = False
+        """Whether the rate was changed since the limiter was made."""
+        self.is_places: bool = False
+        """Whether its permits are places: their requests are those of the limit above."""
         self.closed: bool = False
         self.watch: Watch | None = None
         """Who is told of requests that waited; None: nobody."""
@@ -194,12 +199,23 @@ class Supply:
     @property
     def is_held(self) -> bool:
         """Whether no newcomer is granted now, whatever the scheduler says."""
-        return self.closed or self.timeline.held_at is not None or self.queue.is_waited_in
+        return self.closed or self.held_at is not None or self.queue.is_waited_in
 
     @property
     def permitted(self) -> AnyScheduler | AnyQuotas:
         """Whom to ask for permits: the scheduler or, where that holds, what servers said."""
         return self.told or self.scheduler
+
+    @property
+    def noted(self) -> Supply:
+        """Where waits and refusals are counted."""
+        return self.above if self.is_places and self.above is not None else self
+
+    def count(self) -> Counters:
+        """Its counters, to be changed."""
+        if self.counters is NOTHING:
+            self.counters = Counters()
+        return self.counters
 
     @property
     def loop(self) -> Loop | None:
@@ -233,10 +249,10 @@ class Supply:
         """Go by the loop's clock, here and above."""
         node: Supply | None = self
         while node is not None:
-            if node.tree.clock is None and node.timeline.read is not read:
-                node.timeline.follow(read)
+            if node.tree.clock is None and node.read is not read:
+                node.switch(read)
                 node.open_meter()
-            node.timeline.begun = True
+            node.begun = True
             node = node.above
 
     def take(self, permits: Permits, since: int | None = None) -> tuple[int, Taken] | None:
@@ -244,14 +260,14 @@ class Supply:
 
         Returns the instant for which they are scheduled, and what was taken; None if they were not.
         """
-        now, tree, until = self.timeline.now(), self.tree, self.meter.until
+        now, tree, until = self.now(), self.tree, self.meter.until
         if not (until and now < until):  # an open meter says that this loop runs, and was seen to turn
             loop = tree.loop
-            if loop is None or not loop.monotonic or (now + self.timeline.offset >= loop.check_after and not tree.threads):
+            if loop is None or not loop.monotonic or (now + self.offset >= loop.check_after and not tree.threads):
                 loop = tree.here(self)
                 if loop is not None and loop.monotonic:
                     loop.starved()  # so that the meter is open for as long as that is known
-                now = self.timeline.now()
+                now = self.now()
             if self.is_held:
                 tree.here(self)  # a line of another loop, or of the process before a fork, does not count
                 if self.is_held:
@@ -276,7 +292,7 @@ class Supply:
         path: list[tuple[Supply, Permits, int]] = []
         node: Supply = self
         while True:
-            now, above = node.timeline.now(), node.above  # now() ends a pause that is over
+            now, above = node.now(), node.above  # now() ends a pause that is over
             if node.is_held:
                 node.tree.here(node)
                 if node.is_held:
@@ -320,7 +336,7 @@ class Supply:
 
     def skip(self, ns: int) -> None:
         """Give up ``ns`` of the schedule, which fell due while a request waited: count it, and tell of it in the loop's next iteration."""
-        counters, loop = self.counters, self.tree.loop
+        counters, loop = self.count(), self.tree.loop
         permits, counters.unused = self.scheduler.rate.permits_and_rest(ns, counters.unused)
         if permits and not counters.untold and loop is not None:
             loop.post(self._tell_of_skipped)
@@ -344,24 +360,24 @@ class Supply:
 
     def forget_told(self, now: int) -> None:
         """What servers said holds no longer, if it is over."""
-        if self.told is not None and self.timeline.held_at is None and self.told.ended(now):
+        if self.told is not None and self.held_at is None and self.told.ended(now):
             self.told = None
 
     def set_meter(self, now: int | None) -> None:
         """Open the meter if nothing forbids it."""
-        meter, timeline, loop = self.meter, self.timeline, self.tree.loop
+        meter, loop = self.meter, self.tree.loop
         if loop is None or not loop.steady or self.closed or self.told is not None:
             return
         if self.above is not None and (meter.above is None or self.tree.threads):
             return
-        if timeline.held_at is not None or self.queue.is_waited_in:
+        if self.held_at is not None or self.queue.is_waited_in:
             return
-        if self.tree.threads and (timeline.read is not monotonic_ns or type(meter) is AskingMeter):
+        if self.tree.threads and (self.read is not monotonic_ns or type(meter) is AskingMeter):
             return  # a grab would not be one step
-        if not -FAR < timeline.offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
+        if not -FAR < self.offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
             return
-        meter.read, meter.offset, meter.since = timeline.read, timeline.offset, FAR
-        until = loop.check_after - timeline.offset
+        meter.read, meter.offset, meter.since = self.read, self.offset, FAR
+        until = loop.check_after - self.offset
         meter.until = until if until < FAR else FAR
         if now is not None:
             meter.try_until = now + LOOP_CHECK_NS

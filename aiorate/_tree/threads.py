@@ -336,7 +336,7 @@ class ThreadTree(Tree):
         tell(partial(_release, ticket))  # type: ignore[arg-type]  # as above
 
     def here(self, limit: Source) -> Loop | None:
-        limit.timeline.begun = True
+        limit.begun = True
         clear_closed()
         return self.loop
 

@@ -51,7 +51,7 @@ class Timeline:
         """Whether a pause goes on."""
         return self.paused_until is not None and self.read() < self.paused_until
 
-    def follow(self, read: ReadClock) -> None:
+    def switch(self, read: ReadClock) -> None:
         """Switch clocks without a jump in limiter time."""
         if read is not self.read:
             if self.begun:

@@ -46,7 +46,7 @@ _IN_USE = (
 class Tree:
     """One event loop and one timer for all limits that share each other."""
 
-    __slots__ = ("__weakref__", "_limits", "agenda", "clock", "epoch", "loop", "precise", "resuming")
+    __slots__ = ("__weakref__", "_agenda", "_limits", "clock", "epoch", "loop", "precise", "resuming")
 
     threads: bool = False
     """Whether callers of several loops and threads may ask."""
@@ -60,8 +60,7 @@ class Tree:
         """Goes up when another loop is used: requests of before are gone."""
         self.resuming: int = 0
         """Requests that were granted and whose tasks have not gone on yet."""
-        self.agenda: Agenda | None = None
-        """When its limits are looked at; None: not used in a loop yet."""
+        self._agenda: Agenda | None = None  # when its limits are looked at; None: nobody has waited in this loop
         self._limits: dict[ref[Limit], None] = _NONE  # the shared ones, and those where somebody has waited; a set is larger
 
     # Where many threads ask, `aiorate._tree.threads` does these otherwise.
@@ -114,7 +113,7 @@ class Tree:
         """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never waits. An error is a strategy's."""
         outcome, current = outcome_of(ticket), epoch == self.epoch
         if outcome is None:
-            limit.counters.cancelled += 1
+            limit.count().cancelled += 1
             if current:
                 limit.leave(ticket, permits)
         elif not isinstance(outcome, BaseException):
@@ -130,7 +129,7 @@ class Tree:
             resumed(taken)
             kept(taken)
         if waited > 0:
-            limit.noted.note(waited)
+            limit.noted.count().note(waited)
 
     def release(self, ticket: Ticket) -> None:
         """The task of a request that failed goes on."""
@@ -157,7 +156,7 @@ class Tree:
         """
         alone = most_ns is None and most is None and ticket is None and limit.above is None
         if alone and limit.queue.head is not None and not limit.closed:
-            asked = limit.timeline.read()
+            asked = limit.read()
             return limit.join(permits, since, None), NOT_ASKED, asked, ()  # there is nothing else to ask
         try:
             found = limit.take(permits, since)
@@ -171,18 +170,17 @@ class Tree:
                 raise
             return TURN, NOT_ASKED, 0, ()
         if found is None:
-            asked = limit.timeline.read()
+            asked = limit.read()
             ticket = limit.join(permits, since, ticket)
             if most_ns is not None:
-                assert self.agenda is not None  # since it waits in a loop
                 try:
-                    self.agenda.limit_wait(limit, ticket, permits, asked, most_ns, refusals)
+                    self.limit_wait(limit, ticket, permits, asked, most_ns, refusals)
                 except BaseException:  # no timer
                     self.leave(limit, ticket, permits, self.epoch)
                     raise
             return ticket, NOT_ASKED, asked, ()
         at, taken = found
-        if turned or loop is None or taken[0][2] + limit.timeline.offset < loop.check_after or not loop.starved():
+        if turned or loop is None or taken[0][2] + limit.offset < loop.check_after or not loop.starved():
             return None, at, 0, taken
         return self.grant_later(limit, limit.ticket(loop), at, taken)
 
@@ -193,12 +191,12 @@ class Tree:
         if most is not None:
             most.check(permits, refusals)
         if most_ns is not None:
-            now = limit.timeline.now()
+            now = limit.now()
             wait = wait_for(limit, permits, now)
             if wait is None or wait > most_ns:
                 if not most_ns and above_on_demand(limit):
                     raise refusals.no_lease()
-                limit.noted.refused += 1
+                limit.noted.count().refused += 1
                 raise refusals.too_long(permits, most_ns, wait)
 
     def grant_later(self, limit: Limit, ticket: Ticket, at: int, taken: Taken) -> Answer:
@@ -206,7 +204,7 @@ class Tree:
         hold(taken)
         resumed(taken, -1)
         self.resuming += 1
-        reading = limit.timeline.read()
+        reading = limit.read()
         ticket.set_result((at, taken, reading, None))
         return ticket, at, reading, ()
 
@@ -273,13 +271,25 @@ class Tree:
 
     def wake(self, limit: Limit, reading: int | None) -> None:
         """Look at the limit when the clock reads that; None: not before something changes."""
-        if self.agenda is not None:
-            self.agenda.wake(limit, reading)
+        if self._agenda is not None:
+            self._agenda.wake(limit, reading)
+        elif reading is not None:
+            self._plan().wake(limit, reading)
+
+    def limit_wait(self, limit: Limit, ticket: Ticket, permits: Permits, asked: int, most_ns: int, refusals: Refusals) -> None:
+        """Have a request in line fail ``most_ns`` after the reading ``asked``."""
+        self._plan().limit_wait(limit, ticket, permits, asked, most_ns, refusals)
+
+    def _plan(self) -> Agenda:
+        if self._agenda is None:
+            assert self.loop is not None  # since somebody waits in one
+            self._agenda = Agenda(self.loop, self._fail)
+        return self._agenda
 
     def left(self, ticket: Ticket) -> None:
         """A request left undecided, perhaps one with a deadline."""
-        if self.agenda is not None:
-            self.agenda.left(ticket)
+        if self._agenda is not None:
+            self._agenda.left(ticket)
 
     def _fail(self, error: BaseException) -> None:
         for limit in self._alive():
@@ -292,10 +302,10 @@ class Tree:
         native, old = running_loop(), self.loop
         if old is None:
             if native is None:
-                limit.timeline.begun = True
+                limit.begun = True
                 return None
         elif native is old.native:
-            if not limit.timeline.begun or limit.timeline.read is not old.read or limit.above is not None:
+            if not limit.begun or limit.read is not old.read or limit.above is not None:
                 limit.follow(old.read)
             return old
         elif old.running:
@@ -306,7 +316,7 @@ class Tree:
         if self.loop is not None:
             limit.follow(self.loop.read)
         else:
-            limit.timeline.begun = True
+            limit.begun = True
         return self.loop
 
     def _move(self, native: object | None) -> None:
@@ -318,13 +328,13 @@ class Tree:
 
     def _use(self, loop: Loop | None) -> None:
         self.loop = loop
-        self.agenda = None if loop is None else Agenda(loop, self._fail)
+        self._agenda = None
 
     def disband(self, forked: bool) -> None:
         """The loop is no longer used: its requests are gone, and fail if their loop can still wake them."""
         self.epoch += 1
         self.resuming = 0
-        agenda, self.agenda = self.agenda, None
+        agenda, self._agenda = self._agenda, None
         for limit in [*self._alive(), *([] if agenda is None else agenda.limits())]:
             limit.disband(forked)
         if agenda is not None and not forked:

@@ -166,7 +166,7 @@ class Policies:
         """What each policy has left, and the nanoseconds until it has more; None: it is held up, and the limiter says how long."""
         found: list[tuple[int, int | None]] = []
         for level in self._levels():
-            now = level.timeline.now()  # which ends a pause that is over
+            now = level.now()  # which ends a pause that is over
             if level.is_held:
                 found += [(0, None)] * len(level.scheduler._quotas())
             else:

@@ -77,12 +77,12 @@ def _standing_still(node: Node) -> Iterator[None]:
     if node.loop is not None or node.tree.clock is not None:
         yield
         return
-    timeline, start = node.timeline, node.timeline.read()
-    timeline.read = partial(int, start)
+    start = node.read()
+    node.read = partial(int, start)
     try:
         yield
     finally:
-        timeline.read = _from_first_reading(start)
+        node.read = _from_first_reading(start)
 
 
 def _from_first_reading(start: int) -> ReadClock:
