@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from logging import DEBUG, getLogger
 from threading import Condition, RLock, get_ident
@@ -25,7 +25,6 @@ from aiorate._tree.watch import Totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
-    from contextlib import AbstractContextManager
     from typing import ClassVar, Literal, NoReturn
 
     from aiorate._rate import Duration
@@ -112,7 +111,7 @@ class Keyed(Generic[K, V]):
         self._changed = False  # whether keys came or went since the round began
         self._closed = False
         self._process = scope == "process"
-        self._lock: AbstractContextManager[object] = RLock() if self._process else nullcontext()
+        self._lock = RLock()
         """Held while kept keys change; never taken in a decision."""
         if self._process:
             _of_processes.add(self)
@@ -272,7 +271,7 @@ class Keyed(Generic[K, V]):
     def _add(self, key: K) -> V:
         """The member of a key that was not kept when it was looked up. If another thread is making it, wait for that."""
         me = get_ident()
-        with _made if self._process else nullcontext():
+        with _made if self._process else self._lock:
             while (maker := self._making.get(key, me)) != me:
                 self._wait_for(key, maker, me)
             member = self._kept.get(key)
@@ -291,7 +290,7 @@ class Keyed(Generic[K, V]):
         try:
             return self._keep(key, self._make(key))
         finally:
-            with _made if self._process else nullcontext():
+            with _made if self._process else self._lock:
                 self._making.pop(key, None)
                 if self._process:
                     _made.notify_all()

@@ -98,7 +98,7 @@ class Limiter:
         on_event: Callable[[Event], object] | None = None,
         on_wait: Callable[[Waited], object] | None = None,
     ) -> None:
-        scheduler = rate if isinstance(rate, Scheduler) else strategy_of("Limiter()", rate)
+        scheduler = strategy_of("Limiter()", rate)
         if max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None:
             check_options("Limiter", max_waiting, clock, name, on_event, on_wait)
         if not isinstance(precise, bool):

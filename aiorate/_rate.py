@@ -268,6 +268,8 @@ def exact(value: Number, what: str, also: str = "") -> tuple[int, int]:
 
 def ratio_of(value: Number, what: str) -> tuple[int, int]:
     """As `exact`, of a ratio of 1 or more. ``what`` is the call and the argument, as in ``"BurstRatio(ratio"``."""
+    if type(value) is int and value == 1:
+        return EVEN
     num, den = exact(value, f"{what})")
     if num < den:
         raise ValueError(f"{what}={value!r}) must be 1 or more; 1 means no catching up.")

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate._meter import NO_LINE, Meter
-from aiorate._rate import Rate, as_float, ceil_div, duration_to_ns, ns_to_seconds, ratio_of
-from aiorate._schedulers.interface import check_ask, check_give_back, check_ns, check_optional, check_permits, check_window
+from aiorate._rate import EVEN, Rate, as_float, ceil_div, duration_to_ns, ns_to_seconds, ratio_of
+from aiorate._schedulers.interface import check_ask, check_give_back, check_instant, check_ns, check_permits, check_window
 from aiorate._schedulers.metered import Metered
 from aiorate._schedulers.peaks import NO_PEAKS
 
@@ -63,7 +63,8 @@ class TokenPool(Metered):
         *,
         start: int | None = None,
     ) -> None:
-        check_optional("start", start)
+        if start is not None:
+            check_instant("start", start)
         if pool is not None and not isinstance(pool, int):
             pool = _pool_ns(pool)
         if pool is not None:
@@ -82,7 +83,7 @@ class TokenPool(Metered):
 
     def _size(self, rate: Rate, ratio: tuple[int, int]) -> None:
         """Derive the sizes of the pools. Their contents stay."""
-        key = self._stored, self._pool, ratio
+        key = (self._stored,) if ratio is EVEN and self._pool is None else (self._stored, self._pool, ratio)
         plan = rate._plans.get(key)
         if plan is None:
             (unit, cost), (num, den) = rate.ticks, ratio

@@ -135,7 +135,7 @@ class Supply(Timeline):
         super().__init__(clock)
         claim(scheduler, "a limiter" if name is None else f"the limiter {name!r}")
         scheduler._receipts = False
-        self.scheduler: AnyScheduler = cast("AnyScheduler", scheduler)
+        self.scheduler: AnyScheduler = scheduler  # type: ignore[assignment]  # of permits of its kind
         self.told: AnyQuotas | None = None
         """What servers said, which is asked for permits in place of the scheduler; None: nothing that holds."""
         self.catch_up: int = catch_up
