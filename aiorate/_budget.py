@@ -184,7 +184,7 @@ class Budget:
         return wait_blocking(self._node, self._node.tree, amounts, limit, self._max_waiting, self._refusals, decide)
 
     def _forget_dimension(self) -> None:
-        if not self._node.queue.line:
+        if not self._node.line:
             self._shares.dimensions.waited_for = None
 
     def _explain(self, error: BaseException, amounts: Amounts) -> None:
@@ -278,7 +278,7 @@ class Budget:
     def waiting(self) -> int:
         """How many reservations are in the queue."""
         node = self._node
-        return node.tree.run(lambda: (node.look_now(), node.queue.waiting)[1])
+        return node.tree.run(lambda: (node.look_now(), node.line.waiting)[1])
 
     def available(self, dimension: str) -> int:
         """Return how much of a dimension is available now. 0 while somebody waits, while paused, and once closed."""
@@ -372,7 +372,7 @@ class Budget:
             limits[shares.names[-1] if isinstance(shares.shared, LimiterShare) else "shared"] = self._node.keeps
         parts = ", ".join(f"{place}={limit!r}" for place, limit in limits.items())
         state = ", closed" if self._node.closed else ", paused" if self._node.paused else ""
-        return f"<Budget{name} {parts}, {len(self._node.queue.line)} waiting{state}>"
+        return f"<Budget{name} {parts}, {len(self._node.line)} waiting{state}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Budget cannot be copied or pickled: the copy would grant the same permits again. Share it.")

@@ -488,9 +488,9 @@ class Limiter:
         node = self._node
         name = f" {node.name!r}" if node.name else ""
         state = ", closed" if node.closed else ", stopped" if node.stopped else ", paused" if node.paused else ""
-        waiting, places = len(node.queue.line), ""
+        waiting, places = len(node.line), ""
         if self._inside is not None:
-            waiting += len(self._inside.node.queue.line)
+            waiting += len(self._inside.node.line)
             places = f", {self._inside!r}"
         return f"<Limiter{name} {node.scheduler!r}{places}, {waiting} waiting{state}>"
 

@@ -127,5 +127,5 @@ def _read(what: str, limit: object, read: Callable[[object], T]) -> T:
 
 def check_unshared(node: Node, shared: object) -> None:
     """Raise ValueError for a limit that shall share another one and that others share already: they would miss it."""
-    if shared is not None and node.queue.turns is not None:
+    if shared is not None and node.line.turns is not None:
         raise ValueError("others share it already. Have it share this limit first, and the others after that.")

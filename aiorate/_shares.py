@@ -108,7 +108,7 @@ class BudgetShares:
     def part(self, permits: Permits, places: tuple[int, ...]) -> Amounts:
         """What a reservation of a budget below takes here: its amounts at these places."""
         assert isinstance(permits, Amounts)
-        if not self.node.queue.is_waited_in:
+        if not self.node.line.is_waited_in:
             self.dimensions.waited_for = None
         return permits.part(places)
 
@@ -120,7 +120,7 @@ class BudgetShares:
     def available(self, name: str) -> int:
         """How much of a dimension is available here and above. 0 while somebody waits, while paused, and once closed."""
         now, number = self.node.look_now(), self.names.index(name)
-        if self.node.closed or self.node.held_at is not None or self.node.queue.line:
+        if self.node.closed or self.node.held_at is not None or self.node.line:
             return 0
         amounts = [self.dimensions.available_of(number, now)] if number < self.own else []
         if self.shared is not None and name in self.shared.names:
@@ -161,7 +161,7 @@ class BudgetShares:
     def reason(self, permits: Permits, shared: bool = True) -> str:
         """Why a reservation would wait, here or above, as a part of a sentence. ``shared``: for a budget below."""
         now = self.node.look_now() if shared else self.node.now()
-        if self.node.queue.line:
+        if self.node.line:
             return " in the line of the shared budget" if shared else " in line"
         if self.node.held_at is not None:
             return f" because the {'shared ' * shared}budget is paused"

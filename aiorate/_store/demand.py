@@ -72,15 +72,15 @@ class Demand:
     def line(self) -> Iterator[tuple[Ticket, Permits]]:
         """The requests for the node that were not cancelled: the first one first, the others in about the order of service."""
         node = self._node
-        queue, first = node.queue, node.first()
+        line, first = node.line, node.first()
         if first is None:
             return
         if not isinstance(first, tuple):
             yield _BELOW, first.stood
-        for _, limit in queue.below():
+        for _, limit in line.below():
             if limit is not first:
                 yield _BELOW, limit.stood
-        for ticket, permits, _ in queue.line:
+        for ticket, permits, _ in line:
             if not ticket.cancelled():
                 yield ticket, permits
 
@@ -205,4 +205,4 @@ class Demand:
         if pool.unit or pool.calendar is not None:
             return MOST
         trip = max(far, self.took / _US)
-        return trip if len(self._node.queue.line) >= _MANY else min(_REACH_US, trip)
+        return trip if len(self._node.line) >= _MANY else min(_REACH_US, trip)

@@ -99,7 +99,7 @@ class Once:
         held = node.held_at is not None or (isinstance(first, tuple) and above_wait(node, first[1]) != 0)
         due = 0 if held else pool.due_by(now + self._slack, now)
         over: list[tuple[Ticket, Permits, int, Refusals]] = []
-        for ticket, permits, _ in node.queue.line:
+        for ticket, permits, _ in node.line:
             answer = self.waiting.get(ticket)
             need = permits if pool.unit and isinstance(permits, int) else 1
             if answer is None or need <= due or (coming and not answer.asked):

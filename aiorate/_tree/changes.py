@@ -172,7 +172,7 @@ def tell_of_pause(node: Node, ns: int, feedback: Feedback) -> None:
 
 def _rate_changed(node: Node) -> None:
     """The scheduler has another rate: requests in line that can no longer be granted fail, and the others are timed again."""
-    line = node.queue.line
+    line = node.line
     node.count().unused = 0  # a part of a permit, measured by the old rate
     most = node.scheduler.max_permits
     if most is not None:
@@ -220,7 +220,7 @@ def share(node: Node, above: Node | None, permits_above: Callable[[Permits], Per
     if above is None:
         node.scheduler._owner = _KEY
         return
-    if node.queue.is_waited_in or node.returnable:
+    if node.line.is_waited_in or node.returnable:
         raise ValueError("it is in use already: make one that is not.")
     top, levels = above, 2
     while top is not node and top.above is not None:

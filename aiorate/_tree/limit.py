@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import AnyQuotas, AnyScheduler, Permits
     from aiorate._tree.counters import Counters
     from aiorate._tree.fair_queue import Flow
-    from aiorate._tree.line import Ticket
+    from aiorate._tree.line import Line, Ticket
     from aiorate._tree.provider import Provider
-    from aiorate._tree.queue import Queue
     from aiorate._tree.watch import Watch
 
 __all__ = ["Answer", "Limit", "Outcome", "Source", "Taken", "outcome_of"]
@@ -86,7 +85,7 @@ class Source(Protocol):
 class Limit(Source, Protocol):
     """A limit, its line, and the limit above."""
 
-    queue: Queue[Any]
+    line: Line[Any]
     flow: Flow | None
     permits_above: Callable[[Permits], Permits]
     watch: Watch | None

@@ -1,27 +1,33 @@
-"""The waiting line: requests in order of arrival, each with a ticket that holds its outcome.
+"""Who waits at one limit: its own requests in order of arrival, each with a ticket that holds its outcome, and the limits below.
 
+As in trio's ParkingLot and anyio's CapacityLimiter: no request passes the line, and one that leaves it leaves no hole. Each limit below
+stands here in place of its own first request, and takes turns with the line: then the first of the line is one flow of several.
 Knows nothing of rates, time or how a waiter is woken.
-As in trio's ParkingLot and anyio's CapacityLimiter: no request passes a line, and one that leaves it leaves no hole.
 """
 
 from __future__ import annotations
 
 from asyncio import InvalidStateError
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aiorate._loops.loop import Ticket
+from aiorate._schedulers.amounts import first_of
+from aiorate._tree.fair_queue import FairQueue, Flow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aiorate._schedulers.amounts import Permits
 
-__all__ = ["Line", "Request", "StandIn", "Ticket"]
+__all__ = ["NOBODY", "Line", "Request", "StandIn", "Ticket"]
+
+N = TypeVar("N")
 
 _SMALL = 32
 _AT_ONCE = 64  # requests that one question may count
 _FIRST = 1 << 30  # the first question is answered exactly
+_COUNTED = 256  # limits below that a question counts
 
 
 class StandIn:
@@ -48,24 +54,32 @@ class StandIn:
 Request = tuple[Ticket, "Permits", int]  # its permits, and the instant since when it stands in line
 
 
-class Line:
-    """Requests in order. Leaving from the middle takes amortised constant time, and keeps nothing of the waiter alive.
+class Line(Generic[N]):
+    """Requests in order, and turns among them and the limits below. Made when somebody first waits, or others share the limit.
 
-    Ticket, permits, since; ticket, permits, since; and so on in one queue: with an object for each request, serving 100 000 waiters
-    takes 17 to 36 % longer, because garbage collection looks at each of them again and again.
+    Leaving from the middle takes amortised constant time, and keeps nothing of the waiter alive. Ticket, permits, since; ticket, permits,
+    since; and so on in one queue: with an object for each request, serving 100 000 waiters takes 17 to 36 % longer, because garbage
+    collection looks at each of them again and again.
     """
 
-    __slots__ = ("_absent", "_countable", "_gone", "_queue", "left", "total")
+    __slots__ = ("_absent", "_countable", "_gone", "_own", "_queue", "head", "left", "total", "turns")
 
     def __init__(self) -> None:
         self.total: Permits = 0
-        """The permits of all waiting requests."""
+        """The permits of all its own requests."""
         self.left: int = 0
         """How often a request has left that was not served."""
+        self.turns: FairQueue[Request | N] | None = None
+        """The limits below, and the first request; None: nobody shares this limit."""
+        self.head: Ticket | None = None
+        """The ticket of the first request: among the turns or, without these, for which the timer is set."""
+        self._own = Flow(1)  # of the requests, among the turns
         self._queue: deque[Ticket | Permits] = deque()
         self._countable = _FIRST
         self._gone = 0  # requests in the queue that have left, less those that were popped and have yet to leave
         self._absent: set[Ticket] = set()  # tickets that left without being done
+
+    # Its own requests.
 
     def __len__(self) -> int:
         """The number of waiting requests, cancelled ones included until their tasks have run."""
@@ -84,7 +98,7 @@ class Line:
         return sum(not ticket.cancelled() for ticket, _, _ in self)
 
     def __bool__(self) -> bool:
-        return bool(self._queue) and self.first() is not None
+        return bool(self._queue) and self.first_request() is not None
 
     def __iter__(self) -> Iterator[Request]:
         entries = iter(list(self._queue))
@@ -93,8 +107,8 @@ class Line:
             if not (ticket.done() or (self._absent and ticket in self._absent)):
                 yield request  # type: ignore[misc]
 
-    def first(self) -> Request | None:
-        """The next request to serve; None: nobody waits."""
+    def first_request(self) -> Request | None:
+        """The first of its own requests; None: there is none."""
         queue = self._queue
         while queue:
             ticket: Ticket = queue[0]  # type: ignore[assignment]
@@ -110,8 +124,7 @@ class Line:
         self._queue.extend((ticket, permits, since))
         self.total += permits
 
-    def pop_first(self) -> None:
-        """Remove the first request."""
+    def _pop_first(self) -> None:
         queue = self._queue
         self.total -= queue[1]  # type: ignore[operator]
         del queue[0], queue[0], queue[0]  # not popleft(): a signal handler may raise after a call, and leave a part of a request
@@ -129,8 +142,64 @@ class Line:
             # More holes than requests: close up, so that cancelled requests cost nothing during a long wait of the first.
             self._keep([entry for request in self for entry in request])
 
+    def _keep(self, entries: list[Ticket | Permits]) -> None:
+        self._gone -= (len(self._queue) - len(entries)) // 3
+        self._queue = deque(entries)
+        self._absent.clear()
+
+    # The first of all.
+
+    @property
+    def is_waited_in(self) -> bool:
+        """Whether somebody waits here, or a limit below does."""
+        return self.head is not None or (self.turns is not None and self.turns.length > 0)
+
+    @property
+    def waiting(self) -> int:
+        """The requests that wait. Every limit below whose first stands here counts as one."""
+        return self.count() + (0 if self.turns is None else self.turns.length - (self._own.number > 0))
+
+    def first(self) -> Request | N | None:
+        """Who is next: a request, or a limit below whose first stands here; None: nobody."""
+        request, turns, own = self.first_request(), self.turns, self._own
+        ticket = None if request is None else request[0]
+        if turns is None:
+            self.head = ticket
+            return request
+        if ticket is not self.head:
+            if own.number:
+                turns.leave(own)
+            self.head = ticket
+            if request is not None:
+                turns.join(own, first_of(request[1]), request)
+        found = turns.first()
+        if found is None:
+            turns.forget()
+            return None
+        return found[1]
+
+    def grant(self, flow: Flow | None = None) -> None:
+        """The first request of that limit below is granted; None: its own."""
+        if flow is None:
+            self._pop_first()
+            self.head, flow = None, self._own
+        if self.turns is not None:
+            self.turns.grant(flow)
+
+    def remove_first(self) -> None:
+        """Take the first of its own requests out of the line."""
+        if self.turns is not None and self._own.number:
+            self.turns.leave(self._own)
+        self.head = None
+        self._pop_first()
+
     def clear(self) -> list[Ticket]:
-        """Remove every request; returns their tickets in order."""
+        """Nobody waits any more; returns the tickets of its own requests, in order."""
+        self.head = None
+        if self.turns is not None:
+            for flow, _ in self.turns.requests():
+                flow.number = 0
+            self.turns = FairQueue()
         tickets: list[Ticket] = []
         for ticket, permits, _ in self:
             tickets.append(ticket)
@@ -139,7 +208,33 @@ class Line:
         self._keep([])
         return tickets
 
-    def _keep(self, entries: list[Ticket | Permits]) -> None:
-        self._gone -= (len(self._queue) - len(entries)) // 3
-        self._queue = deque(entries)
-        self._absent.clear()
+    # The limits below.
+
+    def share(self) -> None:
+        """Have those below take turns with the line from now on."""
+        self.turns, self.head = FairQueue(), None
+
+    def join_below(self, flow: Flow, permits: Permits, limit: N) -> bool:
+        """Add the first of a limit below; returns whether it may be the next."""
+        assert self.turns is not None  # since it is shared
+        self.turns.join(flow, first_of(permits), limit)
+        return self.turns.may_be_first(flow)
+
+    def leave_below(self, flow: Flow) -> None:
+        """The first of a limit below waits here no longer."""
+        assert self.turns is not None
+        self.turns.leave(flow)
+
+    def below(self) -> list[tuple[Flow, N]]:
+        """The limits below whose first stands here, in no order."""
+        return [] if self.turns is None else [(flow, each) for flow, each in self.turns.requests() if not isinstance(each, tuple)]
+
+    def ahead(self, ahead: Permits, flow: Flow | None = None) -> list[Request | N]:
+        """Those who are served before a request with so many permits ``ahead`` of it in its own flow: a limit's below, or the line's."""
+        if self.turns is None or not self.turns.length:
+            return []
+        return self.turns.before(self._own if flow is None else flow, first_of(ahead), _COUNTED)
+
+
+NOBODY: Line[Any] = Line()
+"""That of all limits for which nobody has ever waited; never joined."""

@@ -18,8 +18,8 @@ from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
 from aiorate._schedulers.token_pool import TokenPool
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.grants import hold, limited_by, take_all, undo
+from aiorate._tree.line import NOBODY, Line
 from aiorate._tree.questions import wait_for
-from aiorate._tree.queue import NOBODY, Queue
 from aiorate._tree.supply import SAME, Late, Supply
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Node(Supply):
     )
 
     above: Node | None
-    queue: Queue[Node]
+    line: Line[Node]
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class Node(Supply):
     def share(self, above: Node, permits_above: Callable[[Permits], Permits] = SAME) -> None:
         """Take from that limit too from now on."""
         self.above, self.permits_above, self.tree = above, permits_above, above.tree  # pyright: ignore[reportIncompatibleVariableOverride]
-        if above.queue.turns is None:
-            above._queue_up().share()
+        if above.line.turns is None:
+            above._made_line().share()
             self.tree.add(above)
             above.look_if_alive()  # for those who wait there already
-        if self.queue.turns is not None:
+        if self.line.turns is not None:
             self.tree.add(self)
         self.provider.shared()
         if permits_above is SAME and type(self.meter) is type(above.meter) is Meter:  # else not all of them lie straight
@@ -119,9 +119,9 @@ class Node(Supply):
         if ticket is None:
             assert self.waker is not None
             ticket = self.waker.ticket()
-        queue = self.queue
-        queue.line.join(ticket, permits, self.now() if since is None else since)
-        if queue.head is None:
+        line = self.line
+        line.join(ticket, permits, self.now() if since is None else since)
+        if line.head is None:
             self.look()
         return ticket
 
@@ -130,23 +130,23 @@ class Node(Supply):
         return (self.waker or self._begin_line(loop)).ticket()
 
     def _begin_line(self, loop: Loop) -> Waker:
-        self._queue_up()
+        self._made_line()
         self.waker = waker = loop.filler(self, self.name) if isinstance(self.scheduler, TokenPool) else loop
         self.tree.add(self)
         return waker
 
-    def _queue_up(self) -> Queue[Node]:
-        if self.queue is NOBODY:
-            self.queue = Queue()
-        return self.queue
+    def _made_line(self) -> Line[Node]:
+        if self.line is NOBODY:
+            self.line = Line()
+        return self.line
 
     def leave(self, ticket: Ticket, permits: Permits) -> None:
         """An undecided request leaves the line. Never raises."""
         assert self.waker is not None
         self.waker.leave(ticket)
-        self.queue.line.leave(ticket, permits)
+        self.line.leave(ticket, permits)
         self.tree.left(ticket)
-        if ticket is self.queue.head:
+        if ticket is self.line.head:
             self.look_if_alive()
 
     # Look.
@@ -159,11 +159,11 @@ class Node(Supply):
 
     def first(self) -> Request | Node | None:
         """Who is next: a request, or a limit below whose first stands here; None: nobody."""
-        queue = self.queue
-        request = queue.line.first()
-        if queue.head is not (None if request is None else request[0]):  # one that was cancelled has not left yet
+        line = self.line
+        request = line.first_request()
+        if line.head is not (None if request is None else request[0]):  # one that was cancelled has not left yet
             self.look()
-        return queue.first()
+        return line.first()
 
     def ring(self) -> None:
         """The first is due."""
@@ -198,13 +198,13 @@ class Node(Supply):
             self.open_meter()
 
     def _look_on(self, now: int) -> Node | None:
-        above, tree, queue = self.above, self.tree, self.queue
+        above, tree, line = self.above, self.tree, self.line
         if above is None and self.held_at is None:
             self._serve(now)
             return None
         moved: Node | None = None
         while True:
-            first = queue.first()
+            first = line.first()
             if first is None or above is None or self.held_at is not None:
                 self.due = None
                 if first is not None:
@@ -220,7 +220,7 @@ class Node(Supply):
                     first._leave_above()
                     first._look()
                 else:
-                    queue.remove_first()
+                    line.remove_first()
                     first[0].set_result(error)
                 continue
             at = self.permitted.peek(permits, now) if permits else now
@@ -244,7 +244,7 @@ class Node(Supply):
                 self.flow = Flow(1)
             self.standing, self.stood, self.since = standing, up, above.now() - min(late, above.catch_up)
             above.meter.until = above.meter.try_until = 0
-            may_be_first = above.queue.join_below(self.flow, up, self)
+            may_be_first = above.line.join_below(self.flow, up, self)
             return above if moved is not None or may_be_first else None
 
     def _leave_above(self) -> Node | None:
@@ -254,7 +254,7 @@ class Node(Supply):
         self.standing = None
         assert self.above is not None
         assert self.flow is not None
-        self.above.queue.leave_below(self.flow)
+        self.above.line.leave_below(self.flow)
         return self.above
 
     def _impossible(self, up: Permits) -> BaseException | None:
@@ -277,8 +277,8 @@ class Node(Supply):
 
     def _serve(self, now: int, only: bool = False) -> None:
         """Grant what is due, in order, and set the timer for the next. ``only`` those that take nothing above."""
-        queue, scheduler, tree, limit = self.queue, self.scheduler, self.tree, self.catch_up
-        line, loop, permitted = queue.line, tree.loop, self.permitted
+        line, scheduler, tree, limit = self.line, self.scheduler, self.tree, self.catch_up
+        loop, permitted = tree.loop, self.permitted
         assert loop is not None
         earliest, reading = now - limit, now + self.offset
         due = now if self.due is None else self.due
@@ -289,7 +289,7 @@ class Node(Supply):
         taken: Taken = ()
         try:
             while True:
-                first = queue.first()
+                first = line.first()
                 if first is None:
                     self.due = None
                     tree.wake(self, None)
@@ -317,7 +317,7 @@ class Node(Supply):
                 if not taken or taken[0][1] is not permits:
                     taken = ((self, permits, now),)
                 try:
-                    if line.left != left and line.first() != first:
+                    if line.left != left and line.first_request() != first:
                         raise InvalidStateError
                     ticket.set_result((at, taken, reading, None if watched is None else watched.paused(at, since)))
                 except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
@@ -331,7 +331,7 @@ class Node(Supply):
                 self.returnable += 1
                 tree.resuming += 1
                 served = at
-                queue.grant()
+                line.grant()
         finally:
             if spilled is not None:
                 self.skip(scheduler.spilled - spilled)
@@ -346,7 +346,7 @@ class Node(Supply):
         path: list[tuple[Node, Permits, int]] = [(self, below.stood, now)]
         node, request = below, None
         while request is None:
-            first = node.queue.first()
+            first = node.line.first()
             key, permits = (None, 0) if first is None else (first, first.stood) if isinstance(first, Node) else (first[0], first[1])
             if first is None or node.standing is not key or node.stood != node.permits_above(permits):
                 return _again(path, node)  # another is first now than when it joined the line above
@@ -384,7 +384,7 @@ class Node(Supply):
             limit.resuming += 1
             if limit is not self:  # the next ones could not stand above before
                 limit.due = limit.now() - min(late, limit.catch_up)
-            limit.queue.grant(None if lower is None else lower.flow)
+            limit.line.grant(None if lower is None else lower.flow)
             if lower is not None:
                 lower.standing = None
                 lower._look()
@@ -401,7 +401,7 @@ class Node(Supply):
 
     def check_below(self) -> None:
         """Have limits below look again whose first can no longer be granted."""
-        for _, below in self.queue.below():
+        for _, below in self.line.below():
             if self.exceeded(below.stood) is not None:
                 below._leave_above()
                 below.look()
@@ -410,7 +410,7 @@ class Node(Supply):
         """Grant all that is due; returns the instant."""
         self.tree.here(self)
         now = self.now()
-        if self.queue.is_waited_in and (self.due is None or self.due <= now):
+        if self.line.is_waited_in and (self.due is None or self.due <= now):
             self.look()
         self.open_meter(now)
         return now
@@ -430,15 +430,15 @@ class Node(Supply):
         self.look_if_alive()
 
     def _fail(self, error: BaseException) -> None:
-        queue = self.queue
-        request = queue.line.first()
+        line = self.line
+        request = line.first_request()
         while request is not None:
-            queue.remove_first()
+            line.remove_first()
             request[0].set_result(again(error))
-            request = queue.line.first()
-        for flow, below in queue.below():
+            request = line.first_request()
+        for flow, below in line.below():
             below.standing = None
-            queue.leave_below(flow)
+            line.leave_below(flow)
             below._fail(error)
         self.due = None
         self.tree.wake(self, None)
@@ -452,9 +452,9 @@ class Node(Supply):
     def disband(self, forked: bool) -> None:
         """The loop is no longer used: every request in line fails, if its loop can still wake it."""
         waker, self.waker = self.waker, None
-        tickets = self.queue.clear()
-        if self.queue.turns is None:
-            self.queue = NOBODY
+        tickets = self.line.clear()
+        if self.line.turns is None:
+            self.line = NOBODY
         if waker is not None:
             for ticket in [] if forked else tickets:  # else the waiting tasks are in another process
                 try:
@@ -475,13 +475,13 @@ class Node(Supply):
         self.tree.forget(self)
         if self.waker is not None:
             self.waker.retire()
-            self.waker, self.queue = None, NOBODY
+            self.waker, self.line = None, NOBODY
 
     def expire(self, over: Sequence[tuple[Ticket, Permits, int, Refusals]]) -> None:
         """Fail undecided requests in line, which wait no longer: their permits, their limit in ns, and their errors."""
         for ticket, permits, _, _ in over:
             self.noted.count().refused += 1
-            self.queue.line.leave(ticket, permits)
+            self.line.leave(ticket, permits)
         more: int | None = 0
         for place, (ticket, permits, limit, refusals) in enumerate(over):
             if place < _ESTIMATED:
@@ -490,7 +490,7 @@ class Node(Supply):
                 except Exception:  # of a strategy, a clock, or a store that is lost: those that left the line must be told
                     more = None
             ticket.set_result(refusals.overdue(permits, limit, more))
-        if any(ticket is self.queue.head for ticket, _, _, _ in over):
+        if any(ticket is self.line.head for ticket, _, _, _ in over):
             self.look_if_alive()
 
 

@@ -19,13 +19,13 @@ def wait_for(limit: Limit, permits: Permits, now: int) -> int | None:
     It is exact in a line of its own where permits lie on a straight line. Where lines share a limit, those that are not there yet may
     come before it: then it takes longer.
     """
-    return _wait(limit, permits, now, limit.queue.line.total, None)
+    return _wait(limit, permits, now, limit.line.total, None)
 
 
 def _wait(limit: Limit, permits: Permits, now: int, ahead: Permits, below: Limit | None) -> int | None:
     """Nanoseconds until the permits are granted here and above to a request with ``ahead`` permits before it in its own line."""
     above = limit.above
-    for each in limit.queue.ahead(ahead, None if below is None else below.flow):
+    for each in limit.line.ahead(ahead, None if below is None else below.flow):
         ahead += each[1] if isinstance(each, tuple) else each.stood
     at = max(_peek(limit, permits, now, ahead), now)
     reading = None if at >= NOBODY_KNOWS else limit.reading_at(at)
@@ -99,7 +99,7 @@ def available(limit: Limit) -> int:
 def is_rested(limit: Limit) -> bool:
     """Whether nothing would be lost, and nothing granted sooner, with a new limiter in its place."""
     loop = limit.loop
-    if loop is None or (limit.queue.is_waited_in and loop.closed):
+    if loop is None or (limit.line.is_waited_in and loop.closed):
         limit.here()
     elif not limit.begun:
         limit.follow(loop.read)  # a schedule begins at the first instant that it is given, which must be one of the loop's clock

@@ -107,7 +107,7 @@ class MaxWaiting:
 
     def check(self, permits: Permits, refusals: Refusals) -> None:
         """Raise LineFull if ``most`` requests wait already. One that is being cancelled does not count."""
-        lines = [node.queue.line for node in self._nodes]
+        lines = [node.line for node in self._nodes]
         if sum(map(len, lines)) >= self.most and sum(line.count() for line in lines) >= self.most:
             self._nodes[0].count().refused += 1
             raise refusals.full(permits, self.most)

@@ -14,8 +14,8 @@ from aiorate._meter import FAR, PureMeter
 from aiorate._schedulers.interface import claim
 from aiorate._tree.counters import NOTHING, Counters
 from aiorate._tree.grants import take_all
+from aiorate._tree.line import NOBODY
 from aiorate._tree.provider import OWN
-from aiorate._tree.queue import NOBODY
 from aiorate._tree.timeline import Timeline
 from aiorate._tree.tree import Tree
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import AnyQuotas, AnyScheduler, Permits
     from aiorate._schedulers.interface import Scheduler
     from aiorate._tree.limit import Taken
+    from aiorate._tree.line import Line
     from aiorate._tree.provider import Provider
-    from aiorate._tree.queue import Queue
     from aiorate._tree.watch import Watch
 
 __all__ = ["SAME", "Late", "Supply"]
@@ -106,12 +106,12 @@ class Supply(Timeline):
         "counters",
         "is_places",
         "late",
+        "line",
         "meter",
         "name",
         "on_event",
         "permits_above",
         "provider",
-        "queue",
         "resuming",
         "returnable",
         "scheduler",
@@ -167,7 +167,7 @@ class Supply(Timeline):
         self.closed: bool = False
         self.watch: Watch | None = None
         """Who is told of requests that waited; None: nobody."""
-        self.queue: Queue[Any] = NOBODY
+        self.line: Line[Any] = NOBODY
         """Who waits here."""
         self.above: Supply | None = None
         """The limit that this one shares with others."""
@@ -199,7 +199,7 @@ class Supply(Timeline):
     @property
     def is_held(self) -> bool:
         """Whether no newcomer is granted now, whatever the scheduler says."""
-        return self.closed or self.held_at is not None or self.queue.is_waited_in
+        return self.closed or self.held_at is not None or self.line.is_waited_in
 
     @property
     def permitted(self) -> AnyScheduler | AnyQuotas:
@@ -370,7 +370,7 @@ class Supply(Timeline):
             return
         if self.above is not None and (meter.above is None or self.tree.threads):
             return
-        if self.held_at is not None or self.queue.is_waited_in:
+        if self.held_at is not None or self.line.is_waited_in:
             return
         if self.tree.threads and (self.read is not monotonic_ns or type(meter) is AskingMeter):
             return  # a grab would not be one step

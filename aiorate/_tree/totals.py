@@ -26,6 +26,6 @@ def totals_of(node: Limit, dimensions: tuple[str, ...] = (), places: Limit | Non
     if dimensions:
         amounts = kept.of if isinstance(kept, Amounts) else (0,) * len(dimensions)
         granted = dict(zip(dimensions, amounts, strict=False))
-    waiting = max(len(node.queue.line), 0) + (0 if places is None else max(len(places.queue.line), 0))
+    waiting = max(len(node.line), 0) + (0 if places is None else max(len(places.line), 0))
     now = Totals(granted, counters.refused, waiting)
     return now if past is None else past + now

@@ -155,7 +155,7 @@ class Tree:
         ``most`` raises if too many wait. ``ticket`` is that of a caller in another thread.
         """
         alone = most_ns is None and most is None and ticket is None and limit.above is None
-        if alone and limit.queue.head is not None and not limit.closed:
+        if alone and limit.line.head is not None and not limit.closed:
             asked = limit.read()
             return limit.join(permits, since, None), NOT_ASKED, asked, ()  # there is nothing else to ask
         try:

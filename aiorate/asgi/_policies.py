@@ -172,7 +172,7 @@ class Policies:
             else:
                 found += [(left, at - now) for left, at in level.permitted._standings(now)]
         if self._places is not None:
-            found.append((0 if self._places.queue.is_waited_in or self._places.closed else self._places.scheduler.available(0), 0))
+            found.append((0 if self._places.line.is_waited_in or self._places.closed else self._places.scheduler.available(0), 0))
         return found
 
 
