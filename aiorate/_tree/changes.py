@@ -87,9 +87,11 @@ def cap(node: Node, name: str, left: int, size: int, ns: int, error: int) -> Non
     from aiorate._schedulers.server_quotas import ServerQuotas
 
     now = node.look_now()
-    told = node.told or cast("AnyQuotas", ServerQuotas(node.scheduler))
+    told = node.permitted
+    if not isinstance(told, ServerQuotas):
+        told = cast("AnyQuotas", ServerQuotas(node.scheduler))
     if told.heed(name, left, size, ns, now, now + node.held_for, error):
-        node.told = told
+        node.permitted = told
         node.changed()
 
 
@@ -195,7 +197,7 @@ def reset(node: Node) -> None:
     node.start()
     node.resume()
     node.scheduler.reset(node.now())
-    node.told = None
+    node.permitted = node.scheduler
     watch = node.watch
     past = None
     if watch is not None:

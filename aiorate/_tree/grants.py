@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     L = TypeVar("L", bound=Source)
 
-__all__ = ["credit", "hold", "kept", "limited_by", "resumed", "take_all", "undo"]
+__all__ = ["credit", "hold", "kept", "limited_by", "take_all", "undo"]
 
 
 def take_all(path: Sequence[tuple[L, Permits, int]], instants: Sequence[int | None], waited: bool = False) -> tuple[int, L | None]:
@@ -64,26 +64,22 @@ def limited_by(path: Taken) -> str | None:
     return "max_concurrency" if own.is_places else None
 
 
-def hold(taken: Taken) -> None:
-    """Record takes: one more grant may come back."""
+def hold(taken: Taken, tasks: int = 0) -> None:
+    """The grant may come back, so takes are recorded; ``tasks`` of it, 1 or none, have yet to go on."""
     for limit, _, _ in taken:
+        limit.resuming += tasks
         limit.returnable += 1
         limit.scheduler._receipts = True
 
 
-def kept(taken: Taken) -> None:
-    """A grant stands. The last that does stops recording."""
+def kept(taken: Taken, tasks: int = 0) -> None:
+    """The grant stands, and its task went on or never will. The last that may come back stops the recording."""
     for limit, _, _ in taken:
+        limit.resuming -= tasks
         if limit.returnable:
             limit.returnable -= 1
         if not limit.returnable:
             limit.scheduler._receipts = False
-
-
-def resumed(taken: Taken, tasks: int = 1) -> None:
-    """The task of a granted request goes on, or never will. -1: it has yet to."""
-    for limit, _, _ in taken:
-        limit.resuming -= tasks
 
 
 def credit(limit: Source, permits: Permits, taken: int) -> None:
@@ -94,7 +90,7 @@ def credit(limit: Source, permits: Permits, taken: int) -> None:
         limit.permitted.give_back(permits, limit.now(), taken)
 
 
-def undo(taken: Taken, held: bool = True, look: bool = True) -> None:
+def undo(taken: Taken, held: bool = True, look: bool = True, tasks: int = 0) -> None:
     """What a request took comes back, as it was not made, and the next moves up. A grant of before a reset stays spent."""
     failed: Exception | None = None
     for limit, permits, instant in taken:
@@ -104,7 +100,7 @@ def undo(taken: Taken, held: bool = True, look: bool = True) -> None:
         except Exception as error:  # of a strategy: the other limits get theirs back all the same
             failed = error
     if held:
-        kept(taken)
+        kept(taken, tasks)
     if look:
         for limit, _, _ in taken:
             limit.look_if_alive()

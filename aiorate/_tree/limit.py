@@ -43,10 +43,8 @@ class Source(Protocol):
     """A limit of which a request takes. `aiorate._tree.supply` and `aiorate._tree.node` say what each name means."""
 
     scheduler: AnyScheduler
-    told: AnyQuotas | None
     counters: Counters
     is_places: bool
-    returnable: int
     altered: bool
     read: ReadClock
     offset: int
@@ -58,10 +56,11 @@ class Source(Protocol):
     name: str | None
     taken: Permits
     resuming: int
+    returnable: int
     since: int
 
-    @property
-    def permitted(self) -> AnyScheduler | AnyQuotas: ...
+    permitted: AnyScheduler | AnyQuotas
+
     @property
     def meter(self) -> Meter: ...
     @property

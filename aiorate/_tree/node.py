@@ -188,7 +188,8 @@ class Node(Supply):
         try:
             now = self.now()
             above = self._look_on(now)
-            self.forget_told(now)
+            if self.permitted is not self.scheduler:
+                self.forget_told(now)
             return above
         except Exception as error:  # of a strategy or a clock: nobody hangs
             self._fail(error)
@@ -323,7 +324,7 @@ class Node(Supply):
                 except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
                     permitted.give_back(permits, now, now)
                     continue
-                if not woken:  # hold() and resumed(-1), without two calls for each grant
+                if not woken:  # as hold(), without a call for each grant
                     scheduler._receipts = True
                 woken += 1
                 self.taken += permits
@@ -377,11 +378,10 @@ class Node(Supply):
         except InvalidStateError:  # as in _serve()
             undo(taken, held=False, look=False)
             return _again(path, node)
-        hold(taken)
+        hold(taken, 1)
         self.tree.resuming += 1
         lower: Node | None = None
         for limit, _, _ in reversed(path):
-            limit.resuming += 1
             if limit is not self:  # the next ones could not stand above before
                 limit.due = limit.now() - min(late, limit.catch_up)
             limit.line.grant(None if lower is None else lower.flow)

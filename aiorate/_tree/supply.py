@@ -111,13 +111,13 @@ class Supply(Timeline):
         "name",
         "on_event",
         "permits_above",
+        "permitted",
         "provider",
         "resuming",
         "returnable",
         "scheduler",
         "since",
         "taken",
-        "told",
         "tree",
         "waited_above",
         "watch",
@@ -136,8 +136,8 @@ class Supply(Timeline):
         claim(scheduler, "a limiter" if name is None else f"the limiter {name!r}")
         scheduler._receipts = False
         self.scheduler: AnyScheduler = scheduler  # type: ignore[assignment]  # of permits of its kind
-        self.told: AnyQuotas | None = None
-        """What servers said, which is asked for permits in place of the scheduler; None: nothing that holds."""
+        self.permitted: AnyScheduler | AnyQuotas = self.scheduler
+        """Whom to ask for permits: the scheduler or, as long as that holds, what servers said."""
         self.catch_up: int = catch_up
         """The most nanoseconds that are made up for when the loop is late."""
         self.late: Late | None = None
@@ -158,8 +158,6 @@ class Supply(Timeline):
         self.taken: Permits = 0
         """Permits granted otherwise than by the meter."""
         self.counters: Counters = NOTHING
-        self.returnable: int = 0
-        """Grants that may still come back by receipt."""
         self.altered: bool = False
         """Whether the rate was changed since the limiter was made."""
         self.is_places: bool = False
@@ -175,6 +173,8 @@ class Supply(Timeline):
         """How many of its permits a request takes."""
         self.resuming: int = 0
         """Grants from here whose tasks have not gone on yet."""
+        self.returnable: int = 0
+        """Grants from here that may still come back: these, and those of leases."""
         self.since: int = 0
         """The instant of the limit above since which the first here stands there."""
         self.waited_above: Callable[[Permits], None] | None = None
@@ -200,11 +200,6 @@ class Supply(Timeline):
     def is_held(self) -> bool:
         """Whether no newcomer is granted now, whatever the scheduler says."""
         return self.closed or self.held_at is not None or self.line.is_waited_in
-
-    @property
-    def permitted(self) -> AnyScheduler | AnyQuotas:
-        """Whom to ask for permits: the scheduler or, where that holds, what servers said."""
-        return self.told or self.scheduler
 
     @property
     def noted(self) -> Supply:
@@ -277,7 +272,7 @@ class Supply(Timeline):
         if since is None and self.late is not None:
             since = self._late_since(now)
         at = self.permitted.take(permits, now, since)
-        if self.told is not None:
+        if self.permitted is not self.scheduler:
             self.forget_told(now)
         if at <= now:
             self.taken += permits
@@ -356,17 +351,20 @@ class Supply(Timeline):
         Where many threads ask, it is opened once the decision is over: a grab in the middle of one would be lost.
         """
         self.meter.until = self.meter.try_until = 0
-        self.tree.open_meter(self, now)
+        if self.tree.threads:
+            self.tree.open_later(self)
+        else:
+            self.set_meter(now)
 
     def forget_told(self, now: int) -> None:
         """What servers said holds no longer, if it is over."""
-        if self.told is not None and self.held_at is None and self.told.ended(now):
-            self.told = None
+        if self.held_at is None and self.permitted.ended(now):  # type: ignore[union-attr]  # only what servers said is forgotten
+            self.permitted = self.scheduler
 
     def set_meter(self, now: int | None) -> None:
         """Open the meter if nothing forbids it."""
         meter, loop = self.meter, self.tree.loop
-        if loop is None or not loop.steady or self.closed or self.told is not None:
+        if loop is None or not loop.steady or self.closed or self.permitted is not self.scheduler:
             return
         if self.above is not None and (meter.above is None or self.tree.threads):
             return

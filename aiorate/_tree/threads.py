@@ -310,7 +310,7 @@ class ThreadTree(Tree):
             post(partial(_take_back, found))
             raise
 
-    def open_meter(self, limit: Source, now: int | None) -> None:
+    def open_later(self, limit: Source) -> None:
         if decisions.here:  # else it is being made
             decisions.used[limit] = None
 

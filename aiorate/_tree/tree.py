@@ -11,7 +11,7 @@ from weakref import ref
 from aiorate._loops.callback import call_back
 from aiorate._loops.table import loop_of, running_loop
 from aiorate._tree.agenda import Agenda
-from aiorate._tree.grants import hold, kept, resumed, undo
+from aiorate._tree.grants import hold, kept, undo
 from aiorate._tree.limit import outcome_of
 from aiorate._tree.line import StandIn
 from aiorate._tree.questions import above_on_demand, wait_for
@@ -89,9 +89,8 @@ class Tree:
         """`Limit.take`, for a caller that never waits."""
         return limit.take(permits)
 
-    def open_meter(self, limit: Source, now: int | None) -> None:
-        """Open the meter of the limit, if nothing forbids it; see `Supply.open_meter`."""
-        limit.set_meter(now)
+    def open_later(self, limit: Source) -> None:
+        """Open the meter of the limit once the present decision is over, if nothing forbids it."""
 
     def ask(
         self,
@@ -119,15 +118,13 @@ class Tree:
         elif not isinstance(outcome, BaseException):
             if current:
                 self.resuming -= 1
-                resumed(outcome[1])
-            undo(outcome[1], held=current)
+            undo(outcome[1], held=current, tasks=1)
 
     def go_on(self, limit: Limit, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
         """The task of a granted request goes on."""
         if epoch == self.epoch:
             self.resuming -= 1
-            resumed(taken)
-            kept(taken)
+            kept(taken, 1)
         if waited > 0:
             limit.noted.count().note(waited)
 
@@ -201,8 +198,7 @@ class Tree:
 
     def grant_later(self, limit: Limit, ticket: Ticket, at: int, taken: Taken) -> Answer:
         """Have the ticket's task go on with what was taken at once, after the loop has turned. Returns the answer of `request`."""
-        hold(taken)
-        resumed(taken, -1)
+        hold(taken, 1)
         self.resuming += 1
         reading = limit.read()
         ticket.set_result((at, taken, reading, None))
