@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
     from aiorate._loops.clock import Clock, ReadClock
 
-__all__ = ["LOOP_CHECK_NS", "MOST", "NEVER", "OneLoop"]
+__all__ = ["FEW", "LOOP_CHECK_NS", "MOST", "NEVER", "OneLoop"]
 
 LOOP_CHECK_NS = 5_000_000  # two checks within the 10 ms for which callers may keep a loop busy
 NEVER = 1 << 198  # in place of a reading: no caller ever needs to check the loop
 MOST = 1_000  # callers woken in one iteration of the loop; more would delay the next iteration for too long
+FEW = MOST // 8  # so many may always be woken
 _LEAST = 64  # callers let through at least: resuming 64 in vain takes a fiftieth of 10 ms; among fewer, one slow caller would delay all
 _VAIN = 3  # iterations that other callers may use up; then a waiting caller goes on even in a starved loop
 
@@ -68,7 +69,7 @@ class _Turn:
 
     def room(self, resuming: int) -> int:
         """See `Loop.room`. Fewer while callers wait here, but an eighth at least: neither they nor the line make others wait for ever."""
-        return max(MOST - len(self._queue), MOST // 8) - resuming
+        return max(MOST - len(self._queue), FEW) - resuming
 
     async def wait(self, loop: Loop) -> None:
         """Wait until the loop has run its other tasks, and the callers that came before have gone on."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._errors import LimiterClosed
 from aiorate._loops.table import running_loop
+from aiorate._loops.turn import FEW
 from aiorate._meter import Meter
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
 from aiorate._schedulers.token_pool import TokenPool
@@ -186,8 +187,11 @@ class Node(Supply):
         self._serving = True
         self.meter.until = self.meter.try_until = 0
         try:
-            now = self.now()
-            above = self._look_on(now)
+            now, above = self.now(), None
+            if self.above is None and self.held_at is None:
+                self._serve(now)
+            else:
+                above = self._look_on(now)
             if self.permitted is not self.scheduler:
                 self.forget_told(now)
             return above
@@ -200,9 +204,6 @@ class Node(Supply):
 
     def _look_on(self, now: int) -> Node | None:
         above, tree, line = self.above, self.tree, self.line
-        if above is None and self.held_at is None:
-            self._serve(now)
-            return None
         moved: Node | None = None
         while True:
             first = line.first()
@@ -272,7 +273,7 @@ class Node(Supply):
     def _set_due(self, at: int) -> None:
         """The first is due at that instant."""
         self.due = None if at >= NOBODY_KNOWS else at
-        self.tree.wake(self, None if self.due is None else self.reading_at(at))
+        self.tree.wake(self, None if self.due is None else at + self.offset if self.held_at is None else self.reading_at(at))
 
     # Grant.
 
@@ -285,8 +286,8 @@ class Node(Supply):
         due = now if self.due is None else self.due
         late = min(max(now - due, 0), limit)
         spilled = scheduler.spilled if due < earliest else None  # too late to make up for all
-        room = None if loop.manual else loop.room(tree.resuming)  # None: wake all
         woken, served, watched = 0, now, self.watch
+        most, known = (NOBODY_KNOWS, True) if loop.manual else (FEW, False)  # tasks that may be woken and have not gone on yet
         taken: Taken = ()
         try:
             while True:
@@ -297,7 +298,10 @@ class Node(Supply):
                     if served < now:
                         self.late = Late(served, now, limit)
                     break
-                if room is not None and woken >= room:
+                if tree.resuming >= most:
+                    if not known:
+                        most, known = tree.resuming + loop.room(tree.resuming), True
+                        continue
                     self._set_due(now)  # that is, as soon as the loop has turned
                     break
                 if only and self.permits_above(first.stood if isinstance(first, Node) else first[1]):

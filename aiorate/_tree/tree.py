@@ -158,7 +158,7 @@ class Tree:
         try:
             found = limit.take(permits, since)
             loop = self.loop
-            if found is None and (most_ns is not None or most is not None or limit.shut):
+            if found is None and (not alone or limit.closed):
                 if not turned and loop is not None and loop.starved():
                     return TURN, NOT_ASKED, 0, ()
                 self._admit(limit, permits, most_ns, most, refusals)
