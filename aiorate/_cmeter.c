@@ -31,16 +31,21 @@ __extension__ typedef __int128 wide __attribute__((aligned(8)));
 
 typedef struct {
     PyObject_HEAD
+    long long until, try_until;
+} LoopCheck;
+typedef struct {
+    PyObject_HEAD
     PyObject *read, *monotonic_ns; /* if they are the same object, grab() calls the C function behind it */
     PyObject *numbers;             /* the tuple that `line` was made from; NULL: NO_LINE */
     PyObject *odd_due;             /* `due` if it is None or does not fit; else NULL */
     PyObject *above;               /* NULL: None */
+    LoopCheck *check;              /* NULL: None */
     struct line {
         wide unit, cost, slack, kept;
         bool straight; /* whether all of them fit, and they are not NO_LINE */
     } line;
     wide due, cut, peak;
-    long long until, try_until, offset, since, grabs, last;
+    long long until, offset, since, grabs, last;
 } Meter;
 static PyModuleDef definition;
 
@@ -84,13 +89,13 @@ static bool take_one(Meter *self, wide now, long long until, bool looking) {
 
 /* 1: taken; 0: not; -1: an error is set. */
 static int grab_from(Meter *self, bool trying) {
-    long long until = trying ? self->try_until : self->until;
+    long long until = self->until, checked = !self->check ? LLONG_MAX : trying ? self->check->try_until : self->check->until;
     bool real = self->read && self->read == self->monotonic_ns;
     PyObject *read, *answer, *instant = NULL;
     PyTime_t clock;
     wide now = 0;
     int taken;
-    if (!until) return 0;
+    if (!until || !checked) return 0;
     if (!real) {
         LOCKED(self, read = Py_XNewRef(self->read));
         answer = read ? PyObject_CallNoArgs(read) : PyErr_Format(PyExc_AttributeError, "read");
@@ -102,12 +107,11 @@ static int grab_from(Meter *self, bool trying) {
         if (!taken) return 0;
     }
     LOCKED(self,
-        if (real) now = PyTime_MonotonicRaw(&clock) == 0 ? (wide)clock : (wide)until + self->offset;
-        now -= self->offset;
-        taken = take_one(self, now, until, self->above != NULL));
+        if (real) now = PyTime_MonotonicRaw(&clock) == 0 ? (wide)clock : LLONG_MAX;
+        taken = now < checked && take_one(self, now - self->offset, until, self->above != NULL));
     if (!taken || !self->above) return taken;
     taken = grab_from((Meter *)self->above, trying); /* which may run other code, if its clock is in Python */
-    if (taken == 1) LOCKED(self, taken = take_one(self, now, until, false));
+    if (taken == 1) LOCKED(self, taken = take_one(self, now - self->offset, until, false));
     return taken;
 }
 
@@ -153,6 +157,19 @@ static int set_numbers(Meter *self, PyObject *numbers, void *Py_UNUSED(closure))
     return 0;
 }
 
+static PyObject *get_check(Meter *self, void *Py_UNUSED(closure)) { return Py_NewRef(self->check ? (PyObject *)self->check : Py_None); }
+static int set_check(Meter *self, PyObject *object, void *Py_UNUSED(closure)) {
+    PyObject *module, *type;
+    if (object == (PyObject *)self->check) return 0;
+    if (object == Py_None) object = NULL;
+    if (!(module = PyType_GetModuleByDef(Py_TYPE(self), &definition)) || !(type = PyObject_GetAttrString(module, "LoopCheck"))) return -1;
+    bool right = !object || (PyObject *)Py_TYPE(object) == type;
+    Py_DECREF(type);
+    if (!right) return PyErr_SetString(PyExc_TypeError, "check must be a LoopCheck."), -1;
+    LOCKED(self, Py_XSETREF(self->check, (LoopCheck *)Py_XNewRef(object)));
+    return 0;
+}
+
 static PyObject *get_above(Meter *self, void *Py_UNUSED(closure)) { return Py_NewRef(self->above ? self->above : Py_None); }
 static int set_above(Meter *self, PyObject *object, void *Py_UNUSED(closure)) {
     if (object && object != Py_None && !Py_IS_TYPE(object, Py_TYPE(self))) return PyErr_SetString(PyExc_TypeError, "above must be a Meter."), -1;
@@ -176,12 +193,12 @@ static PyObject *reduce(Meter *self, PyObject *Py_UNUSED(none)) {
 }
 static int traverse(Meter *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self)); Py_VISIT(self->read); Py_VISIT(self->monotonic_ns); Py_VISIT(self->numbers); Py_VISIT(self->odd_due);
-    Py_VISIT(self->above);
+    Py_VISIT(self->above); Py_VISIT(self->check);
     return 0;
 }
 static int clear(Meter *self) {
     Py_CLEAR(self->read); Py_CLEAR(self->monotonic_ns); Py_CLEAR(self->numbers); Py_CLEAR(self->odd_due);
-    Py_CLEAR(self->above);
+    Py_CLEAR(self->above); Py_CLEAR(self->check);
     return 0;
 }
 static void dealloc(Meter *self) {
@@ -194,26 +211,33 @@ static void dealloc(Meter *self) {
     Py_TRASHCAN_END
 }
 #define METHOD(name, function, flags) {name, (PyCFunction)(void (*)(void))function, flags, NULL}
-#define MEMBER(name, type) {#name, type, offsetof(Meter, name), 0, NULL}
+#define MEMBER(of, name, type) {#name, type, offsetof(of, name), 0, NULL}
 #define PROPERTY(name) {#name, (getter)get_##name, (setter)set_##name, NULL, NULL}
 #define SLOT(id, value) {id, __extension__(void *)(value)}
 static PyMethodDef methods[] = {
     METHOD("grab", grab, METH_FASTCALL), METHOD("collect", collect, METH_NOARGS), METHOD("__reduce__", reduce, METH_NOARGS), {0}};
-static PyGetSetDef properties[] = {PROPERTY(due), PROPERTY(numbers), PROPERTY(above), {"last", (getter)get_last, NULL, NULL, NULL}, {0}};
+static PyGetSetDef properties[] = {
+    PROPERTY(due), PROPERTY(numbers), PROPERTY(above), PROPERTY(check), {"last", (getter)get_last, NULL, NULL, NULL}, {0}};
 static PyMemberDef members[] = {
-    MEMBER(read, T_OBJECT_EX), MEMBER(until, T_LONGLONG), MEMBER(try_until, T_LONGLONG), MEMBER(offset, T_LONGLONG),
-    MEMBER(since, T_LONGLONG), MEMBER(grabs, T_LONGLONG), {0}};
+    MEMBER(Meter, read, T_OBJECT_EX), MEMBER(Meter, until, T_LONGLONG), MEMBER(Meter, offset, T_LONGLONG),
+    MEMBER(Meter, since, T_LONGLONG), MEMBER(Meter, grabs, T_LONGLONG), {0}};
 static PyType_Slot type_slots[] = {
     SLOT(Py_tp_init, init), SLOT(Py_tp_dealloc, dealloc), SLOT(Py_tp_traverse, traverse), SLOT(Py_tp_clear, clear),
     SLOT(Py_tp_methods, methods), SLOT(Py_tp_getset, properties), SLOT(Py_tp_members, members), {0, NULL}};
 static PyType_Spec spec = { /* by this name, a pickle can be read where the compiled meter is absent */
     "aiorate._meter.Meter", sizeof(Meter), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, type_slots};
 
+static PyMemberDef check_members[] = {MEMBER(LoopCheck, until, T_LONGLONG), MEMBER(LoopCheck, try_until, T_LONGLONG), {0}};
+static PyType_Slot check_slots[] = {SLOT(Py_tp_members, check_members), {0, NULL}};
+static PyType_Spec check_spec = {"aiorate._meter.LoopCheck", sizeof(LoopCheck), 0, Py_TPFLAGS_DEFAULT, check_slots};
+
 static int execute(PyObject *module) {
     PyObject *time = PyImport_ImportModule("time"), *clock = time ? PyObject_GetAttrString(time, "monotonic_ns") : NULL;
     PyObject *type = clock ? PyType_FromModuleAndSpec(module, &spec, NULL) : NULL;
-    bool done = type && PyModule_AddObjectRef(module, "Meter", type) == 0 && PyModule_AddObjectRef(module, "monotonic_ns", clock) == 0;
-    Py_XDECREF(type); Py_XDECREF(time); Py_XDECREF(clock);
+    PyObject *check = type ? PyType_FromModuleAndSpec(module, &check_spec, NULL) : NULL;
+    bool done = check && PyModule_AddObjectRef(module, "Meter", type) == 0 && PyModule_AddObjectRef(module, "LoopCheck", check) == 0 &&
+                PyModule_AddObjectRef(module, "monotonic_ns", clock) == 0;
+    Py_XDECREF(check); Py_XDECREF(type); Py_XDECREF(time); Py_XDECREF(clock);
     return done ? 0 : -1;
 }
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-__all__ = ["COMPILED", "ENDLESS", "FAR", "NO_LINE", "Meter", "PureMeter"]
+__all__ = ["COMPILED", "ENDLESS", "FAR", "NO_LINE", "LoopCheck", "Meter", "PureLoopCheck", "PureMeter"]
 
 FAR = 1 << 62
 """An instant that no clock reaches, and a length of time in ns that none measures."""
@@ -31,10 +31,22 @@ NO_LINE = (1, 1, -inf, -1)
 """In place of the numbers: the line is not straight, and no grab succeeds."""
 
 
+class PureLoopCheck:
+    """Whether an event loop was seen to run its other tasks: one for all meters of the loop."""
+
+    __slots__ = ("try_until", "until")
+
+    def __init__(self) -> None:
+        self.until: int = 0
+        """The reading of the clock before which nobody needs to ask; 0: everybody has to."""
+        self.try_until: int = 0
+        """The same for callers that cannot let the loop turn, and only have to know that it is this one."""
+
+
 class PureMeter:
     """A straight line of permits, one due every ``cost`` ticks. Shut at first: `until` opens it."""
 
-    __slots__ = ("above", "cut", "due", "grabs", "last", "numbers", "offset", "peak", "read", "since", "try_until", "until")
+    __slots__ = ("above", "check", "cut", "due", "grabs", "last", "numbers", "offset", "peak", "read", "since", "until")
 
     def __init__(self, numbers: tuple[int, int, float, int] = NO_LINE, due: int | None = None) -> None:
         self.numbers: tuple[int, int, float, int] = numbers
@@ -45,8 +57,8 @@ class PureMeter:
         """The tick at which the next permit is due; None: the schedule has not begun, and no grab succeeds."""
         self.until: int = 0
         """The instant before which `grab` may take a permit; 0: it is shut."""
-        self.try_until: int = 0
-        """The same for callers that cannot let the event loop turn, so nobody asks whether it does."""
+        self.check: PureLoopCheck | None = None
+        """What is known of the event loop; None: nothing that matters."""
         self.above: PureMeter | None = None
         """The meter of a limit that is shared with others, from which each grab takes a permit too; None: there is none."""
         self.offset: int = 0
@@ -69,10 +81,14 @@ class PureMeter:
 
         ``trying``: for a caller that cannot wait.
         """
-        until = self.try_until if trying else self.until
-        if not until:
+        until, check = self.until, self.check
+        checked = FAR if check is None else check.try_until if trying else check.until
+        if not until or not checked:
             return False
-        now = self.read() - self.offset
+        now = self.read()
+        if now >= checked and check is not None:
+            return False
+        now -= self.offset
         due = self.due
         if now >= until or due is None:
             return False
@@ -128,12 +144,13 @@ COMPILED: bool = False
 """Whether `Meter` is the compiled one."""
 if TYPE_CHECKING:
     Meter: TypeAlias = PureMeter
+    LoopCheck: TypeAlias = PureLoopCheck
 elif environ.get("AIORATE_PURE"):
-    Meter = PureMeter
+    Meter, LoopCheck = PureMeter, PureLoopCheck
 else:
     try:
-        from aiorate._cmeter import Meter
+        from aiorate._cmeter import LoopCheck, Meter
 
         COMPILED = True
     except ImportError:
-        Meter = PureMeter
+        Meter, LoopCheck = PureMeter, PureLoopCheck

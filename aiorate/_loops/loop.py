@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from aiorate._loops.clock import Handle, ReadClock
+    from aiorate._meter import LoopCheck
 
 __all__ = ["Decider", "Loop", "Ticket", "Waker"]
 
@@ -149,8 +150,8 @@ class Loop(Waker, Protocol):
 
     # Whether it has turned.
 
-    check_after: int
-    """The reading of the clock before which no caller needs to ask whether the loop is `starved`. `NEVER`, if it is moved by hand."""
+    check: LoopCheck
+    """Until when no caller needs to ask whether the loop is `starved`."""
 
     def starved(self) -> bool:
         """Whether the loop has not run its other tasks for 5 to 10 ms, so that the calling task must await `turn` before it goes on.

@@ -106,7 +106,7 @@ def loop_here() -> OneLoop | None:
 def starved_here() -> bool:
     """Whether the loop that runs in this thread is starved, by real time; False: no loop runs here."""
     loop = _here.loop
-    if loop is not None and monotonic_ns() < loop.check_after:  # a loop that began to run since is not starved either
+    if loop is not None and monotonic_ns() < loop.check.until:  # a loop that began to run since is not starved either
         return False
     loop = loop_here()
     return loop is not None and loop.starved()

@@ -11,16 +11,16 @@ from weakref import WeakValueDictionary
 
 from aiorate._loops.clock import TimedClock
 from aiorate._loops.loop import Loop
+from aiorate._meter import FAR, LoopCheck
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from aiorate._loops.clock import Clock, ReadClock
 
-__all__ = ["FEW", "LOOP_CHECK_NS", "MOST", "NEVER", "OneLoop"]
+__all__ = ["FEW", "LOOP_CHECK_NS", "MOST", "OneLoop"]
 
 LOOP_CHECK_NS = 5_000_000  # two checks within the 10 ms for which callers may keep a loop busy
-NEVER = 1 << 198  # in place of a reading: no caller ever needs to check the loop
 MOST = 1_000  # callers woken in one iteration of the loop; more would delay the next iteration for too long
 FEW = MOST // 8  # so many may always be woken
 _LEAST = 64  # callers let through at least: resuming 64 in vain takes a fiftieth of 10 ms; among fewer, one slow caller would delay all
@@ -122,7 +122,7 @@ class _Turn:
 class OneLoop(Loop):
     """What the loops of all families have in common: whether they turn."""
 
-    __slots__ = ("__weakref__", "_process", "_timers", "_turn", "check_after", "grain", "manual", "monotonic", "read", "steady")
+    __slots__ = ("__weakref__", "_process", "_timers", "_turn", "check", "grain", "manual", "monotonic", "read", "steady")
 
     natives: ClassVar[type]
     """The class of the loops themselves."""
@@ -148,7 +148,7 @@ class OneLoop(Loop):
         self._timers = clock if clock is not None and isinstance(clock, TimedClock) else None
         self.manual: bool = self._timers is not None
         self.read: ReadClock = time if clock is None else clock.now
-        self.check_after: int = NEVER if self.manual else 0
+        self.check: LoopCheck = LoopCheck()
         self._turn = _Turn.of(native, monotonic_ns if self.read is monotonic_ns else time)
 
     @property
@@ -157,10 +157,11 @@ class OneLoop(Loop):
 
     def starved(self) -> bool:
         now = self.read()
-        if now < self.check_after or self.running_here(True) is not self.native:
+        if self.manual or now < self.check.until or self.running_here(True) is not self.native:
             return False  # not a task of this loop calls, but perhaps one of a guest of the loop, such as a trio run
         held_for = self._turn.held_for(self)
-        self.check_after = now - held_for + LOOP_CHECK_NS
+        until = now - held_for + LOOP_CHECK_NS
+        self.check.until = until if -FAR < until < FAR else 0  # a clock of users may read anything
         return held_for >= LOOP_CHECK_NS
 
     def turn(self) -> Awaitable[object]:

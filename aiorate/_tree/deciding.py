@@ -20,15 +20,12 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from aiorate._loops.callback import call_back
-from aiorate._meter import FAR
+from aiorate._meter import FAR, LoopCheck
 from aiorate._rate import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, ParamSpec, TypeVar
-
-    from aiorate._meter import Meter
-    from aiorate._tree.limit import Source
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -41,43 +38,40 @@ LINGER_NS = 1_000_000_000  # how long the thread stays when it has nothing to do
 class Decisions:
     """The lock, and what follows once it is released.
 
-    Meanwhile all meters are shut: a grab takes no lock, and would be lost in the middle of a decision. Those that the decision used
-    are opened at its end.
+    Meanwhile all meters are shut: a grab takes no lock, and would be lost in the middle of a decision.
     """
 
-    __slots__ = ("_open", "after", "lock", "main", "used")
+    __slots__ = ("after", "check", "lock", "main")
 
     def __init__(self) -> None:
-        self._open: list[Meter] = []
+        self.check: LoopCheck = LoopCheck()
+        """Shuts the meters."""
         self.begin_again()
 
     def begin_again(self) -> None:
         """In no decision, as in a child process after a fork."""
-        self._shut()
+        self.check.try_until = FAR
         self.lock: Any = threading.RLock()  # which knows its owner: a finalizer may ask at any step of its thread
         self.main: int | None = threading.main_thread().ident
         self.after: deque[Callable[[], object]] = deque()
         """Calls for the end of the decision."""
-        self.used: dict[Source, None] = {}
-        """The limits of which a decision has changed something."""
 
     def make(self, call: Callable[[], T]) -> T:
         """Decide in this thread, which is not the main one."""
-        self.check()
+        self.refuse_nested()
         with self.lock:
-            if self._open:
-                self._shut()
+            self.check.try_until = 0
             try:
                 return call()
             finally:
-                self._end()
+                self.check.try_until = FAR
 
     @property
     def here(self) -> bool:
         """Whether this thread is in the middle of a decision."""
         return self.lock._is_owned()  # type: ignore[no-any-return]
 
-    def check(self) -> None:
+    def refuse_nested(self) -> None:
         """Raise RuntimeError in the middle of a decision of this thread."""
         if self.lock._is_owned():
             raise RuntimeError("called from a finalizer or a strategy in the middle of a decision. Call it from ordinary code.")
@@ -86,26 +80,13 @@ class Decisions:
         """Decide in this thread if the lock is free. Never waits. Returns whether it was."""
         if self.lock._is_owned() or not self.lock.acquire(blocking=False):
             return False
-        if self._open:
-            self._shut()
+        self.check.try_until = 0
         try:
             call_back(call, "in a decision")
         finally:
-            self._end()
+            self.check.try_until = FAR
             self.lock.release()
         return True
-
-    def _shut(self) -> None:
-        for meter in self._open:
-            meter.try_until = 0
-        self._open.clear()
-
-    def _end(self) -> None:
-        while self.used:
-            limit, _ = self.used.popitem()
-            limit.set_meter(FAR)  # for as long as it is not shut again
-            if limit.meter.try_until:
-                self._open.append(limit.meter)
 
     def finish(self) -> None:
         """Make the calls that wait for the end of decisions: they may use limiters."""

@@ -185,7 +185,7 @@ class Node(Supply):
         if self._serving or tree.loop is None:
             return None
         self._serving = True
-        self.meter.until = self.meter.try_until = 0
+        self.meter.until = 0
         try:
             now, above = self.now(), None
             if self.above is None and self.held_at is None:
@@ -245,7 +245,7 @@ class Node(Supply):
             if self.flow is None:
                 self.flow = Flow(1)
             self.standing, self.stood, self.since = standing, up, above.now() - min(late, above.catch_up)
-            above.meter.until = above.meter.try_until = 0
+            above.meter.until = 0
             may_be_first = above.line.join_below(self.flow, up, self)
             return above if moved is not None or may_be_first else None
 
@@ -416,7 +416,7 @@ class Node(Supply):
         now = self.now()
         if self.line.is_waited_in and (self.due is None or self.due <= now):
             self.look()
-        self.open_meter(now)
+        self.open_meter()
         return now
 
     def look_from_top(self) -> None:

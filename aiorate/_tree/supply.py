@@ -85,10 +85,14 @@ class AskingMeter(PureMeter):
 
     def grab(self, trying: bool = False, /) -> bool:
         """Take one permit if the scheduler grants it and the meter is open."""
-        until = self.try_until if trying else self.until
-        if not until:
+        until, check = self.until, self.check
+        checked = FAR if check is None else check.try_until if trying else check.until
+        if not until or not checked:
             return False
-        now = self.read() - self.offset
+        now = self.read()
+        if now >= checked:
+            return False
+        now -= self.offset
         if now >= until or self._scheduler.take(1, now, None if now < self.since else self.since) > now:
             return False
         self.grabs += 1
@@ -255,18 +259,18 @@ class Supply(Timeline):
 
         Returns the instant for which they are scheduled, and what was taken; None if they were not.
         """
-        now, tree, until = self.now(), self.tree, self.meter.until
-        if not (until and now < until):  # an open meter says that this loop runs, and was seen to turn
-            loop = tree.loop
-            if loop is None or not loop.monotonic or (now + self.offset >= loop.check_after and not tree.threads):
-                loop = tree.here(self)
-                if loop is not None and loop.monotonic:
-                    loop.starved()  # so that the meter is open for as long as that is known
-                now = self.now()
+        now, tree = self.now(), self.tree
+        loop = tree.loop
+        if loop is None or not loop.monotonic or (now + self.offset >= loop.check.until and not tree.threads):
+            loop = tree.here(self)
+            now = self.now()
+            if loop is not None and loop.monotonic:
+                loop.starved()  # so that meters are open for as long as that is known
+                loop.check.try_until = now + self.offset + LOOP_CHECK_NS
+        if self.is_held:
+            tree.here(self)  # a line of another loop, or of the process before a fork, does not count
             if self.is_held:
-                tree.here(self)  # a line of another loop, or of the process before a fork, does not count
-                if self.is_held:
-                    return None
+                return None
         if self.above is not None:
             return self._take_up(permits, since)
         if since is None and self.late is not None:
@@ -276,11 +280,11 @@ class Supply(Timeline):
             self.forget_told(now)
         if at <= now:
             self.taken += permits
-            self.open_meter(now)
+            self.open_meter()
             return at, ((self, permits, now),)
         if self.late is not None:
             self.late = None
-            self.open_meter(now)
+            self.open_meter()
         return None
 
     def _take_up(self, permits: Permits, since: int | None) -> tuple[int, Taken] | None:
@@ -306,8 +310,8 @@ class Supply(Timeline):
         taken = tuple(path)
         at, refused = take_all(taken, instants)
         if refused is None:
-            for limit, _, now in path:
-                limit.open_meter(now)
+            for limit, _, _ in path:
+                limit.open_meter()
             return at, taken
         refused.late = None
         return None
@@ -345,40 +349,24 @@ class Supply(Timeline):
 
             self.tell(Event("skipped", self.name, permits=permits))
 
-    def open_meter(self, now: int | None = None) -> None:
-        """Open or shut the meter, after anything that matters to it; ``now`` for callers that only try, too; None: they may not.
-
-        Where many threads ask, it is opened once the decision is over: a grab in the middle of one would be lost.
-        """
-        self.meter.until = self.meter.try_until = 0
-        if self.tree.threads:
-            self.tree.open_later(self)
-        else:
-            self.set_meter(now)
-
     def forget_told(self, now: int) -> None:
         """What servers said holds no longer, if it is over."""
         if self.held_at is None and self.permitted.ended(now):  # type: ignore[union-attr]  # only what servers said is forgotten
             self.permitted = self.scheduler
 
-    def set_meter(self, now: int | None) -> None:
-        """Open the meter if nothing forbids it."""
-        meter, loop = self.meter, self.tree.loop
+    def open_meter(self) -> None:
+        """Open the meter, or shut it if anything forbids it; after anything that matters to it."""
+        meter, loop, threads = self.meter, self.tree.loop, self.tree.threads
+        meter.until = 0
         if loop is None or not loop.steady or self.closed or self.permitted is not self.scheduler:
             return
-        if self.above is not None and (meter.above is None or self.tree.threads):
+        if self.held_at is not None or self.line.is_waited_in or (self.above is not None and (meter.above is None or threads)):
             return
-        if self.held_at is not None or self.line.is_waited_in:
-            return
-        if self.tree.threads and (self.read is not monotonic_ns or type(meter) is AskingMeter):
+        if threads and (self.read is not monotonic_ns or type(meter) is AskingMeter):
             return  # a grab would not be one step
         if not -FAR < self.offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
             return
-        meter.read, meter.offset, meter.since = self.read, self.offset, FAR
-        until = loop.check_after - self.offset
-        meter.until = until if until < FAR else FAR
-        if now is not None:
-            meter.try_until = now + LOOP_CHECK_NS
+        meter.read, meter.offset, meter.check, meter.since, until = self.read, self.offset, loop.check, FAR, FAR
         if self.late is not None:
-            meter.since, meter.until = self.late.span(meter.until)
-            meter.try_until = min(meter.try_until, meter.until)
+            meter.since, until = self.late.span(FAR)
+        meter.until = until

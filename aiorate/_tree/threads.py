@@ -204,7 +204,7 @@ class _Threads(Loop):
     __slots__ = ("_process", "_timers", "grain", "manual", "monotonic", "read", "steady")
 
     native = None
-    check_after = 0
+    check = decisions.check
 
     def __init__(self, clock: Clock | None, precise: bool) -> None:
         self.read: ReadClock = monotonic_ns if clock is None else clock.now
@@ -309,10 +309,6 @@ class ThreadTree(Tree):
         except BaseException:  # interrupted in the main thread: nothing is spent
             post(partial(_take_back, found))
             raise
-
-    def open_later(self, limit: Source) -> None:
-        if decisions.here:  # else it is being made
-            decisions.used[limit] = None
 
     def leave(self, limit: Limit, ticket: Ticket, permits: Permits, epoch: int) -> None:
         post(partial(self._leave, limit, ticket, permits, epoch))  # type: ignore[arg-type]  # all tickets of threads are of one class
@@ -457,7 +453,7 @@ def wait_blocking(
         )
     if permits is _ONE and decide is None and limit.meter.grab(True):
         return 0, ()
-    decisions.check()
+    decisions.refuse_nested()
     if keeper.here:
         raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
     if decide is None and get_ident() != decisions.main:  # without a ticket, in two thirds of the time

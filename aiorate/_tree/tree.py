@@ -89,9 +89,6 @@ class Tree:
         """`Limit.take`, for a caller that never waits."""
         return limit.take(permits)
 
-    def open_later(self, limit: Source) -> None:
-        """Open the meter of the limit once the present decision is over, if nothing forbids it."""
-
     def ask(
         self,
         limit: Limit,
@@ -177,7 +174,7 @@ class Tree:
                     raise
             return ticket, NOT_ASKED, asked, ()
         at, taken = found
-        if turned or loop is None or taken[0][2] + limit.offset < loop.check_after or not loop.starved():
+        if turned or loop is None or taken[0][2] + limit.offset < loop.check.until or not loop.starved():
             return None, at, 0, taken
         return self.grant_later(limit, limit.ticket(loop), at, taken)
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import aiorate._meter
-from aiorate._meter import ENDLESS, FAR, NO_LINE, PureMeter
+from aiorate._meter import ENDLESS, FAR, NO_LINE, LoopCheck, PureLoopCheck, PureMeter
 
 HOUR = 3_600 * 10**9
 COPIES: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, lambda meter: pickle.loads(pickle.dumps(meter))]
@@ -25,7 +25,7 @@ COPIES: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, lambda meter: pi
 def opened(kind: type[PureMeter], numbers: tuple[int, int, float, int] = (1, 10, ENDLESS, 0), due: int | None = 0) -> PureMeter:
     """An open meter, whose clock says 1000."""
     meter = kind(numbers, due)
-    meter.until = meter.try_until = FAR
+    meter.until = FAR
     meter.read = lambda: 1000
     return meter
 
@@ -72,9 +72,16 @@ def test_the_clock_is_asked_only_while_the_meter_is_open(kind: type[PureMeter]) 
     asked = []
     meter = opened(kind)
     meter.read = lambda: asked.append(1) or 1000  # type: ignore[func-returns-value]
-    meter.until = 0
+    meter.check = check = LoopCheck() if kind is aiorate._meter.Meter else PureLoopCheck()
+    check.try_until = 1001
     assert (False, []) == (meter.grab(), asked)
     assert (True, [1]) == (meter.grab(True), asked)
+    check.until = 1000
+    assert (False, [1, 1]) == (meter.grab(), asked)
+    check.until = 1001
+    assert (True, [1, 1, 1]) == (meter.grab(), asked)
+    meter.until = 0
+    assert (False, [1, 1, 1]) == (meter.grab(), asked)
 
 
 def test_an_error_of_the_clock_reaches_the_caller(kind: type[PureMeter]) -> None:
@@ -146,7 +153,7 @@ def test_a_copy_of_a_meter_is_shut(kind: type[PureMeter]) -> None:
         copied = twin(meter)
         assert type(meter) is type(copied)
         assert (meter.numbers, meter.due) == (copied.numbers, copied.due)
-        assert (0, 0, FAR, 0, None) == (copied.until, copied.try_until, copied.since, copied.grabs, copied.last)
+        assert (0, None, FAR, 0, None) == (copied.until, copied.check, copied.since, copied.grabs, copied.last)
         assert not copied.grab()
 
 

@@ -20,7 +20,7 @@ COPIES: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, lambda scheduler
 UNITS = [1, 1, 1, 3, 3, 7, 1000, 1000, 10**6, 10**6, 10**9 + 7, 10**9 + 7, 2**61, 2**62 - 1, 2**62, 10**30]
 COSTS = [1, 2, 7, 1000, 1000, 10**6, 10**6, 10**9, 10**9, 10**9 + 7, 60 * 10**9, 2**61, 10**30, 2**124, 2**125, 10**40]
 ODD = [None, 0, -1, 2**63, -(2**63), 2**64, 2**124, -(2**124), 2**125, 2**127, 2**128, -(10**50)]
-READABLE = ("numbers", "due", "until", "try_until", "offset", "since", "grabs", "last")
+READABLE = ("numbers", "due", "until", "offset", "since", "grabs", "last")
 
 
 class Pair:
@@ -88,7 +88,7 @@ class Pair:
     def any_attribute(self) -> tuple[str, object]:
         pick = self.dice
         unit, cost, _, kept = self.pure.numbers
-        name = pick.choice(["due", "due", "due", "until", "try_until", "since", "offset", "grabs"])
+        name = pick.choice(["due", "due", "due", "until", "since", "offset", "grabs"])
         if name == "due":
             near = self.instant() * unit
             return name, pick.choice(
@@ -107,7 +107,7 @@ class Pair:
         kept = self.dice.choice([0, cost, 9 * cost])
         slack = self.dice.choice([kept, kept + unit - 1, ENDLESS])
         self.set("numbers", self.dice.choice([(unit, cost, slack, kept)] * 9 + [NO_LINE]))
-        for name in ("since", "until", "try_until"):
+        for name in ("since", "until"):
             self.set(name, FAR)
         self.set("offset", 0)
         self.set("due", self.dice.choice([self.instant() * unit - 10 * kept, self.pure.due]))
