@@ -44,7 +44,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         async with hosts("a.example"):
             await fetch()
 
-    Keys need not be registered or removed. A key is dropped if it was not used during the last thousand uses of others or so, nobody waits
+    Keys need not be registered or removed. A key is dropped if it was not used during the last 16 000 uses of others or so, nobody waits
     for it, and its limit has fully recovered. A key whose rate was changed, that is paused or in debt, or that you hold, stays.
 
     Args:

@@ -67,7 +67,7 @@ _MOST_NESTED = 64  # keys made one inside the other, each for the one before: as
 _LOOKS = 4  # for each new key, and for each use in a round: a key needs two or three, and keys shall go faster than they come
 _BATCH = 16  # uses in a round whose looks are made at once
 _PAUSE = 2048  # uses between two rounds; at least as many as there are keys, where no key comes or goes
-_UNUSED = 1024  # uses of other keys before one goes that was not used meanwhile: sooner, those used now and then would be made again
+_UNUSED = 16_384  # uses of other keys before one goes that was not used meanwhile: so many keys used in turn are not made again and again
 
 
 class Keyed(Generic[K, V]):

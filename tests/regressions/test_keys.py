@@ -54,22 +54,22 @@ def test_unused_keys_go_although_no_key_is_added() -> None:
     counted.clock.advance(1)
 
     uses = 0
-    while len(counted.keyed) > 1 and uses < 40_000:
+    while len(counted.keyed) > 1 and uses < 80_000:
         counted.use("busy", ms=10)
         uses += 1
 
     assert ["busy"] == list(counted.keyed)
-    assert 2_500 <= uses <= 12_000  # each use in a round looks at four keys
+    assert 16_384 <= uses <= 40_000  # so many uses of others may pass before a key is used again
 
 
 def test_keys_used_once_go_with_the_uses_of_another() -> None:
-    """12 000 keys idle for an hour and 12 000 uses of another one left 3807."""
+    """12 000 keys idle for an hour and as many uses of another one left 3807 when 1000 uses of others were enough."""
     counted = Counted()
     for key in range(12_000):
         counted.use(key)
     counted.clock.advance(3_600)
 
-    for _ in range(12_000):
+    for _ in range(30_000):
         counted.use("busy", ms=10)
 
     assert len(counted.keyed) <= 10
@@ -96,10 +96,10 @@ def test_keys_made_one_after_the_other_do_not_pile_up() -> None:
     """Each is used once, and nobody ever comes back."""
     counted = Counted()
 
-    for key in range(20_000):
+    for key in range(50_000):
         counted.use(key, ms=20)
 
-    assert len(counted.keyed) <= 3_000
+    assert len(counted.keyed) <= 30_000
 
 
 def test_limits_above_the_keys_go_once_their_keys_did() -> None:
@@ -111,7 +111,7 @@ def test_limits_above_the_keys_go_once_their_keys_did() -> None:
     assert 140 == len(teams.keyed)
     teams.clock.advance(3_600)
 
-    for number in range(3_000):
+    for number in range(24_000):
         assert users.try_acquire(("team 0", number))
         teams.clock.advance(0.02)
 
