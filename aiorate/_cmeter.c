@@ -32,6 +32,7 @@ __extension__ typedef __int128 wide __attribute__((aligned(8)));
 typedef struct {
     PyObject_HEAD
     long long until, try_until;
+    unsigned long thread;
 } LoopCheck;
 typedef struct {
     PyObject_HEAD
@@ -95,7 +96,7 @@ static int grab_from(Meter *self, bool trying) {
     PyTime_t clock;
     wide now = 0;
     int taken;
-    if (!until || !checked) return 0;
+    if (!until || !checked || (self->check && self->check->thread && self->check->thread != PyThread_get_thread_ident())) return 0;
     if (!real) {
         LOCKED(self, read = Py_XNewRef(self->read));
         answer = read ? PyObject_CallNoArgs(read) : PyErr_Format(PyExc_AttributeError, "read");
@@ -227,7 +228,8 @@ static PyType_Slot type_slots[] = {
 static PyType_Spec spec = { /* by this name, a pickle can be read where the compiled meter is absent */
     "aiorate._meter.Meter", sizeof(Meter), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, type_slots};
 
-static PyMemberDef check_members[] = {MEMBER(LoopCheck, until, T_LONGLONG), MEMBER(LoopCheck, try_until, T_LONGLONG), {0}};
+static PyMemberDef check_members[] = {
+    MEMBER(LoopCheck, until, T_LONGLONG), MEMBER(LoopCheck, try_until, T_LONGLONG), MEMBER(LoopCheck, thread, T_ULONG), {0}};
 static PyType_Slot check_slots[] = {SLOT(Py_tp_members, check_members), {0, NULL}};
 static PyType_Spec check_spec = {"aiorate._meter.LoopCheck", sizeof(LoopCheck), 0, Py_TPFLAGS_DEFAULT, check_slots};
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from math import inf
 from os import environ
+from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -34,13 +35,15 @@ NO_LINE = (1, 1, -inf, -1)
 class PureLoopCheck:
     """Whether an event loop was seen to run its other tasks: one for all meters of the loop."""
 
-    __slots__ = ("try_until", "until")
+    __slots__ = ("thread", "try_until", "until")
 
     def __init__(self) -> None:
         self.until: int = 0
         """The reading of the clock before which nobody needs to ask; 0: everybody has to."""
         self.try_until: int = 0
         """The same for callers that cannot let the loop turn, and only have to know that it is this one."""
+        self.thread: int = 0
+        """The thread in which the loop runs, for which alone this holds; 0: any thread."""
 
 
 class PureMeter:
@@ -83,7 +86,7 @@ class PureMeter:
         """
         until, check = self.until, self.check
         checked = FAR if check is None else check.try_until if trying else check.until
-        if not until or not checked:
+        if not until or not checked or (check is not None and check.thread and check.thread != get_ident()):
             return False
         now = self.read()
         if now >= checked and check is not None:

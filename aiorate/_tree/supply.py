@@ -6,6 +6,7 @@ Knows nothing of how a rate is computed (it never multiplies or divides), or of 
 from __future__ import annotations
 
 from functools import partial
+from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, cast
 
@@ -87,7 +88,7 @@ class AskingMeter(PureMeter):
         """Take one permit if the scheduler grants it and the meter is open."""
         until, check = self.until, self.check
         checked = FAR if check is None else check.try_until if trying else check.until
-        if not until or not checked:
+        if not until or not checked or (check is not None and check.thread and check.thread != get_ident()):
             return False
         now = self.read()
         if now >= checked:
@@ -261,12 +262,14 @@ class Supply(Timeline):
         """
         now, tree = self.now(), self.tree
         loop = tree.loop
-        if loop is None or not loop.monotonic or (now + self.offset >= loop.check.until and not tree.threads):
+        check = None if loop is None or not loop.monotonic else loop.check
+        if check is None or (not tree.threads and (now + self.offset >= check.until or check.thread != get_ident())):
             loop = tree.here(self)
             now = self.now()
+            if loop is not None and loop.steady:
+                loop.check.try_until, loop.check.thread = now + self.offset + LOOP_CHECK_NS, get_ident()
             if loop is not None and loop.monotonic:
                 loop.starved()  # so that meters are open for as long as that is known
-                loop.check.try_until = now + self.offset + LOOP_CHECK_NS
         if self.is_held:
             tree.here(self)  # a line of another loop, or of the process before a fork, does not count
             if self.is_held:
