@@ -164,8 +164,8 @@ class Loop(Waker, Protocol):
         """Return what to await in a starved loop: it runs its other tasks, and callers that came before go on first."""
         ...
 
-    def room(self, resuming: int) -> int:
-        """How many more tasks a line may wake in this iteration, after ``resuming`` that it woke and that have not gone on yet."""
+    def room(self, resuming: int, woken: int) -> int:
+        """How many more tasks a line may wake in this iteration, after ``woken`` just now, with ``resuming`` that have yet to go on."""
         ...
 
     def yield_once(self) -> Awaitable[object]:

@@ -167,5 +167,5 @@ class OneLoop(Loop):
     def turn(self) -> Awaitable[object]:
         return self._turn.wait(self)
 
-    def room(self, resuming: int) -> int:
+    def room(self, resuming: int, woken: int) -> int:
         return self._turn.room(resuming)

@@ -287,7 +287,6 @@ class Node(Supply):
         late = min(max(now - due, 0), limit)
         spilled = scheduler.spilled if due < earliest else None  # too late to make up for all
         woken, served, watched = 0, now, self.watch
-        most, known = (NOBODY_KNOWS, True) if loop.manual else (FEW, False)  # tasks that may be woken and have not gone on yet
         taken: Taken = ()
         try:
             while True:
@@ -298,10 +297,7 @@ class Node(Supply):
                     if served < now:
                         self.late = Late(served, now, limit)
                     break
-                if tree.resuming >= most:
-                    if not known:
-                        most, known = tree.resuming + loop.room(tree.resuming), True
-                        continue
+                if tree.resuming >= FEW and not loop.manual and loop.room(tree.resuming, woken) <= 0:
                     self._set_due(now)  # that is, as soon as the loop has turned
                     break
                 if only and self.permits_above(first.stood if isinstance(first, Node) else first[1]):

@@ -244,9 +244,9 @@ class _Threads(Loop):
     def turn(self) -> Awaitable[object]:
         return self._here.turn()
 
-    def room(self, resuming: int) -> int:
+    def room(self, resuming: int, woken: int) -> int:
         """A loop that stands still, and has yet to resume its own tasks, must not keep other loops from theirs."""
-        return MOST
+        return MOST - woken
 
     def ticket(self) -> Ticket:
         raise RuntimeError("the thread that asks makes its ticket")
