@@ -14,7 +14,7 @@ from aiorate._rate import Rate
 
 if TYPE_CHECKING:
     from aiorate._budget import Budget, Lease
-    from aiorate._events import Event
+    from aiorate._events import Event, Waited
     from aiorate._keyed import KeyedLimiter
     from aiorate._keyed_budget import KeyedBudget
     from aiorate._schedulers.all_of import AllOf
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from aiorate._slots import Slot
     from aiorate._spec import RateSpec
     from aiorate._statistics import Statistics
-    from aiorate._waited import Waited
 
 __all__ = [
     "AllOf",
@@ -83,7 +82,7 @@ _WHERE = {
     "TicksAccumulator": "_schedulers.ticks",
     "TokenBucket": "_schedulers.token_bucket",
     "TokenPool": "_schedulers.token_pool",
-    "Waited": "_waited",
+    "Waited": "_events",
 }
 
 

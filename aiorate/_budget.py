@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Literal, NoReturn
 
+    from aiorate._events import Waited
     from aiorate._feedback import Feedback, Left
     from aiorate._loops.clock import Clock
     from aiorate._options import Limits
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from aiorate._tree.limit import Answer, Taken
     from aiorate._tree.tree import Tree
     from aiorate._tree.watch import Totals
-    from aiorate._waited import Waited
 
     Decide = Callable[..., Answer]
     OnError = Literal["keep", "refund"]
@@ -338,7 +338,7 @@ class Budget:
 
     def _totals(self) -> Totals:
         """As `Limiter._totals`, with the amounts reserved and kept of each dimension, before they are settled."""
-        from aiorate._tree.totals import totals_of
+        from aiorate._tree.watch import totals_of
 
         return totals_of(self._node, self._shares.names)
 

@@ -1,4 +1,4 @@
-"""Events that happen to a limiter: each is a log record under ``aiorate``, and a call of the callback if there is one."""
+"""What the callbacks of users are told: of events, each of which is a log record under ``aiorate`` too, and of requests that waited."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from aiorate._rate import Rate
 
-__all__ = ["Event", "emit"]
+__all__ = ["Event", "Waited", "emit"]
 
 _LEVELS = {
     "paused": logging.WARNING,
@@ -65,6 +65,30 @@ class Event:
         if self.kind == "rate":
             return f"{name}: the rate is now {self.rate}"
         return f"{name}: {self.kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """One request that waited and was granted."""
+
+    seconds: float
+    """How long it waited, more than 0: for a place too, with ``max_concurrency``."""
+    permits: int | Mapping[str, int]
+    """How many permits it was granted; of a `Budget`, the amounts that it reserved, by dimension."""
+    name: str | None = None
+    """The limiter's name, if it has one; that of the `KeyedLimiter` if that has one."""
+    key: object = None
+    """The key of a `KeyedLimiter` or `KeyedBudget`; None: it was not asked for a key."""
+    limited_by: str | None = None
+    """What it waited for last. None: the rate of the limiter that was asked, or requests before it in that line. Of a `Budget`: the
+    dimension, as in `Lease.limited_by`. Otherwise the name of a limit that is shared with others, or ``"shared"`` if that has none;
+    ``"max_concurrency"``: a place; ``"pause"``: the end of a pause or stop."""
+
+    def __str__(self) -> str:
+        name = f"limiter {self.name!r}" if self.name else "limiter"
+        key = "" if self.key is None else f", key {self.key!r}"
+        limit = "" if self.limited_by is None else f" (limited by {self.limited_by})"
+        return f"{name}{key}: waited {self.seconds:.6g} s for {self.permits}{limit}"
 
 
 def emit(event: Event, on_event: Callable[[Event], object] | None) -> None:

@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from typing import Literal, TypeGuard
 
-    from aiorate._events import Event
+    from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback
     from aiorate._options import Limits
     from aiorate._rate import Duration
-    from aiorate._waited import Waited
     from aiorate.adaptive import AdaptiveRate
 
 __all__ = ["KeyedLimiter"]

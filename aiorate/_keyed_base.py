@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
     from typing import ClassVar, Literal, NoReturn
 
+    from aiorate._events import Waited
     from aiorate._rate import Duration
     from aiorate._tree.node import Node
     from aiorate._tree.watch import Watch
-    from aiorate._waited import Waited
 
 __all__ = ["Keyed", "refuse_keyed"]
 

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from aiorate._budget import Lease, OnError
-    from aiorate._events import Event
+    from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback
     from aiorate._rate import Duration
-    from aiorate._waited import Waited
 
 __all__ = ["KeyedBudget"]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any, ClassVar, Literal, NoReturn
 
     from aiorate._decorator import Weighted
-    from aiorate._events import Event
+    from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback
     from aiorate._inside import Inside
     from aiorate._loops.clock import Clock
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from aiorate._statistics import Statistics
     from aiorate._tree.tree import Tree
     from aiorate._tree.watch import Totals
-    from aiorate._waited import Waited
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -460,7 +459,7 @@ class Limiter:
 
         May be called in any thread: it reads plain numbers, and changes nothing.
         """
-        from aiorate._tree.totals import totals_of
+        from aiorate._tree.watch import totals_of
 
         return totals_of(self._node, (), self._places)
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
     from opentelemetry.trace import TracerProvider
 
+    from aiorate._events import Waited
     from aiorate._tree.watch import Totals
-    from aiorate._waited import Waited
 
     Attributes = dict[str, str | int]
 

@@ -30,14 +30,13 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from aiorate._budget import Decide
-    from aiorate._events import Event
+    from aiorate._events import Event, Waited
     from aiorate._loops.clock import Clock
     from aiorate._options import Limits
     from aiorate._rate import Duration, Number
     from aiorate._schedulers.amounts import Amounts
     from aiorate._schedulers.dimensions import Dimensions
     from aiorate._tree.limit import Taken
-    from aiorate._waited import Waited
 
 __all__ = ["RedisBudget"]
 

@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any, Literal
 
-    from aiorate._events import Event
+    from aiorate._events import Event, Waited
     from aiorate._loops.clock import Clock
     from aiorate._rate import Duration, Number
     from aiorate._spec import RateSpec
     from aiorate._store.options import OneLimit
-    from aiorate._waited import Waited
 
 __all__ = ["RedisLimiter"]
 

@@ -201,7 +201,7 @@ def reset(node: Node) -> None:
     watch = node.watch
     past = None
     if watch is not None:
-        from aiorate._tree.totals import totals_of
+        from aiorate._tree.watch import totals_of
 
         past = totals_of(node).past
     node.taken = node.meter.grabs = 0  # first: `Totals` are read at any time, and may be too low, but not too high

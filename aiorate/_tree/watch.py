@@ -9,15 +9,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from aiorate._events import Waited
 from aiorate._rate import ns_to_seconds
-from aiorate._waited import Waited
+from aiorate._schedulers.amounts import Amounts, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiorate._tree.limit import Limit
+
     OnWait = Callable[[Waited], object]
 
-__all__ = ["Totals", "Watch", "join", "watch_of"]
+__all__ = ["Totals", "Watch", "join", "totals_of", "watch_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +114,21 @@ def join(group: Watch, key: object, *nodes: Watched | None) -> None:
     """Have the callbacks of the group told of the member with that key, too."""
     watch = watch_of(*[node for node in nodes if node is not None])
     watch.group, watch.key = group, key
+
+
+def totals_of(node: Limit, dimensions: tuple[str, ...] = (), places: Limit | None = None) -> Totals:
+    """What a limiter, or a budget of these dimensions, has granted and refused. ``places``: the line of requests that wait for a place.
+
+    For meters that are read from any thread. It reads plain numbers and decides nothing, so it neither waits nor moves a limiter to another
+    event loop, as `statistics()` may. A number that changes meanwhile may be read before or after the change.
+    """
+    watch, counters = node.watch, node.counters
+    past = None if watch is None else watch.past  # first: what is added to it was taken off the counters before
+    kept = node.granted - counters.given_back
+    granted: dict[str | None, int] = {None: count_of(kept)}
+    if dimensions:
+        amounts = kept.of if isinstance(kept, Amounts) else (0,) * len(dimensions)
+        granted = dict(zip(dimensions, amounts, strict=False))
+    waiting = max(len(node.line), 0) + (0 if places is None else max(len(places.line), 0))
+    now = Totals(granted, counters.refused, waiting)
+    return now if past is None else past + now
