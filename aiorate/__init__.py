@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from aiorate._schedulers.all_of import AllOf
     from aiorate._schedulers.calendar_window import CalendarWindow
     from aiorate._schedulers.interface import Scheduler
-    from aiorate._schedulers.sliding_window import SlidingWindow
     from aiorate._schedulers.smooth import BurstRatio, SmoothBursty, SmoothWarmingUp
     from aiorate._schedulers.ticks import BurstCompensation, TicksAccumulator
     from aiorate._schedulers.token_bucket import TokenBucket
     from aiorate._schedulers.token_pool import TokenPool
+    from aiorate._schedulers.window import SlidingWindow
     from aiorate._slots import Slot
     from aiorate._spec import RateSpec
     from aiorate._statistics import Statistics
@@ -74,7 +74,7 @@ _WHERE = {
     "Lease": "_budget",
     "RateSpec": "_spec",
     "Scheduler": "_schedulers.interface",
-    "SlidingWindow": "_schedulers.sliding_window",
+    "SlidingWindow": "_schedulers.window",
     "Slot": "_slots",
     "SmoothBursty": "_schedulers.smooth",
     "SmoothWarmingUp": "_schedulers.smooth",

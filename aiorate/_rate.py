@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from math import gcd, lcm
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from aiorate._errors import called
 
@@ -52,17 +52,7 @@ _UNITS = {  # str() uses the first spelling of each unit
 }
 
 
-class CalendarUnit(NamedTuple):
-    """A unit that has no fixed length."""
-
-    name: str
-    months: int
-    days: int
-    """About as long."""
-
-
-_MONTH, _YEAR = CalendarUnit("month", 1, 30), CalendarUnit("year", 12, 365)
-CALENDAR_UNITS = {"month": _MONTH, "mo": _MONTH, "year": _YEAR, "yr": _YEAR, "y": _YEAR}
+MONTHS = {"month": 1, "mo": 1, "year": 12, "yr": 12, "y": 12}  # of the units that have no fixed length
 _NUMBER = r"\d+(?:_\d+)*(?:\.\d+)?(?:[eE][+-]?\d{1,4})?"
 RATE_TEXT = rf"({_NUMBER})(?:\s*(?:/|per\b)\s*({_NUMBER})?\s*([a-zµ]+))?"
 
@@ -115,10 +105,11 @@ class Rate:
         if match is None or unit not in _UNITS:
             hint = " ('m' may mean minutes or months: write 'min')" if unit == "m" else ""
             write = "'100/s', '500/min', '3/250ms' or '10000/day'"
-            if match and (no_unit := CALENDAR_UNITS.get(unit.removesuffix("s"))):
-                hint = f": a {no_unit.name} has no fixed length"
-                days = no_unit.days * (int(match[2]) if (match[2] or "").isdigit() else 1)
-                write = f"'{match[1]}/{days}day', or CalendarWindow('{match[1]}/{match[2] or ''}{no_unit.name}', 'UTC')"
+            if match and (months := MONTHS.get(unit.removesuffix("s"))):
+                name, days = ("month", 30) if months == 1 else ("year", 365)
+                hint = f": a {name} has no fixed length"
+                days *= int(match[2]) if (match[2] or "").isdigit() else 1
+                write = f"'{match[1]}/{days}day', or CalendarWindow('{match[1]}/{match[2] or ''}{name}', 'UTC')"
             raise ValueError(f"Rate.parse({text[:80]!r}) is not a rate{hint}. Write {write}.")
         n, n_den = written(match[1], "Rate.parse()")
         count, count_den = written(match[2] or "1", "Rate.parse()")

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate._calendar_rate import CalendarRate
 from aiorate._rate import NS_PER_SECOND, Rate
-from aiorate._schedulers.calendar_edges import DAY, edge_after, month_after
+from aiorate._schedulers.calendar_rate import DAY, CalendarRate, edge_after, edge_later
 from aiorate._schedulers.interface import check_give_back, check_instant, check_optional, check_permits, check_window
 from aiorate._schedulers.window import Window, in_period, rate_per, whole_rate
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["CalendarWindow"]
 
 _HOUR = 3_600 * NS_PER_SECOND
-_ONE_BY_ONE = 32  # edges of windows found one after the other: one on a day on which the clocks change may be near
 
 
 class CalendarWindow(Window):
@@ -37,7 +35,7 @@ class CalendarWindow(Window):
         start: When the schedule begins, in ns. By default with the first request.
     """
 
-    __slots__ = ("_began", "_ends", "_opens", "_origin", "_tz", "_used")
+    __slots__ = ("_began", "_ends", "_origin", "_tz", "_used")
     rate: Rate
 
     def __init__(self, rate: Rate | str | Number, tz: str | tzinfo, origin: int | None = None, *, start: int | None = None) -> None:
@@ -57,10 +55,8 @@ class CalendarWindow(Window):
         self._tz = tz
         self._origin = origin
         self._last = start
-        # The window of the used permits: its first grant, its end, and its beginning if all windows before it are used up.
-        self._began = self._ends = start
-        self._opens: int | None = None
-        self._used = 0
+        # The window of the used permits: its first grant, and its end; None before the first.
+        self._began, self._ends, self._used = start or 0, start, 0
 
     @property
     def origin(self) -> int:
@@ -76,21 +72,21 @@ class CalendarWindow(Window):
         """The first ``count`` edges of windows after that Unix time; all in ns."""
         edges: list[int] = []
         for _ in range(count):
-            unix = self._edge_after(unix - self._origin) + self._origin
+            unix = edge_after(unix, self._tz, self.rate)
             edges.append(unix)
         return edges
 
     def _enter(self, permits: int, now: int) -> None:
         if self._ends is None or now >= self._ends:
             self._began, self._ends, self._used = now, self._edge_after(now), 0
-        elif self._opens is not None:
+        elif now < self._began:  # a charge has opened it, and a pause has passed since
             self._began = now
-        self._used, self._last, self._opens = self._used + permits, now, None
+        self._used, self._last = self._used + permits, now
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Credit permits that are, or may be, this window's. The permits of an earlier window are gone."""
         check_give_back(permits, now, taken)
-        if self._ends is not None and now < self._ends and (taken is None or self._began is None or taken >= self._began):
+        if self._ends is not None and now < self._ends and (taken is None or taken >= self._began):
             self._used = max(0, self._used - permits)
 
     def charge(self, permits: int, now: int) -> None:
@@ -99,16 +95,12 @@ class CalendarWindow(Window):
         at = self._earliest(1, now)
         if self._ends is None or at >= self._ends:
             self._began, self._ends, self._used = at, self._edge_after(at), 0
-        n = self.rate.permits
-        over = min(self._used + permits - n, permits)
-        if over <= 0:
-            self._used += permits
-        else:
-            windows = -(-over // n)
-            self._used = over - (windows - 1) * n
+        windows = (self._used + permits - 1) // self.rate.permits  # that are used up
+        self._used += permits - windows * self.rate.permits
+        if windows:
             at = self._edge(self._ends, windows - 1)
             self._began, self._ends = at, self._edge_after(at)
-        self._opens = at if at > now else None
+        self._last = at  # no grant before that window
 
     def _read_rate(self, rate: Rate | str | Number) -> Rate:
         """As `Scheduler._read_rate`, and of months and years."""
@@ -122,17 +114,14 @@ class CalendarWindow(Window):
         rate = _checked(self._with_period(CalendarRate.of(rate)))
         ends = self._edge_after(now if self._last is None else max(now, self._last), rate)
         if self._ends is not None and now < self._ends:
-            # Still the old window. It counts until the later of both ends.
-            ends = max(ends, self._ends)
+            ends = max(ends, self._ends)  # still the old window
         else:
-            self._began = now
-            self._used = 0
+            self._began, self._used = now, 0
         self.rate, self._ends = rate, ends
 
     def reset(self, now: int) -> None:
         """Forget all grants."""
         self._began = self._ends = self._last = now
-        self._opens = None
         self._used = 0
 
     def shift(self, ns: int) -> None:
@@ -140,8 +129,8 @@ class CalendarWindow(Window):
         self._origin += ns
         if self._ends is not None:
             self._ends -= ns
-        if self._opens is not None:
-            self._opens -= ns
+        if self._last is not None:
+            self._last -= ns
 
     def bound(self, window: int, largest: int = 1) -> int:
         """n for each window of the calendar that a window of this length may touch: 2 n over an edge."""
@@ -157,7 +146,7 @@ class CalendarWindow(Window):
     def _earliest(self, permits: int, now: int, ahead: int = 0) -> int:
         if self._last is None:
             self._last = now
-        at, n = max(self._last, now, now if self._opens is None else self._opens), self.rate.permits
+        at, n = max(self._last, now), self.rate.permits
         used, ends = (0, None) if self._ends is None or at >= self._ends else (self._used, self._ends)
         windows = -(-(used + ahead + permits) // n) - 1  # that are used up before
         if windows < 1:
@@ -166,40 +155,20 @@ class CalendarWindow(Window):
 
     def _with_period(self, rate: Rate) -> Rate:
         """The rate in the period of the windows now; as written if it is whole only there."""
+        if not isinstance(rate, CalendarRate):
+            return in_period(rate, self.rate, "CalendarWindow")
         if not isinstance(self.rate, CalendarRate):
-            return rate if isinstance(rate, CalendarRate) else in_period(rate, self.rate, "CalendarWindow")
-        if isinstance(rate, CalendarRate):
-            permits, rest = divmod(rate.permits * self.rate.months, rate.months)
-            return rate if rest or not permits else self.rate.with_permits(permits)
-        return in_period(rate, self.rate, "CalendarWindow")
+            return rate
+        permits, rest = divmod(rate.permits * self.rate.months, rate.months)
+        return rate if rest or not permits else self.rate.with_permits(permits)
 
     def _edge_after(self, instant: int, rate: Rate | None = None) -> int:
         """The first edge of a window after the instant."""
-        rate = rate or self.rate
-        months = rate.months if isinstance(rate, CalendarRate) else 0
-        second = (self._origin + instant) // NS_PER_SECOND
-        try:
-            edge = edge_after(second, self._tz, rate.period_ns // NS_PER_SECOND, months)
-        except (OverflowError, OSError, ValueError):
-            return instant + rate.period_ns  # the calendar ends with the year 9999
-        return edge * NS_PER_SECOND - self._origin
+        return edge_after(self._origin + instant, self._tz, rate or self.rate) - self._origin
 
     def _edge(self, ends: int, windows: int) -> int:
         """The end of that many windows after the one that ends at ``ends``."""
-        period = self.rate.period_ns
-        if windows < 1:
-            return ends
-        if not isinstance(self.rate, CalendarRate):
-            near = min(windows, _ONE_BY_ONE)
-            for _ in range(near):
-                ends = self._edge_after(ends)
-            # Of windows far ahead, from the middle of the one before, which is inside it whatever the clocks were changed by.
-            return ends if near == windows else self._edge_after(ends + (windows - near - 1) * period + period // 2)
-        try:
-            edge = month_after((self._origin + ends) // NS_PER_SECOND, self._tz, windows * self.rate.months)
-        except (OverflowError, OSError, ValueError):
-            return ends + windows * period
-        return edge * NS_PER_SECOND - self._origin
+        return edge_later(self._origin + ends, self._tz, self.rate, windows) - self._origin if windows else ends
 
     def __repr__(self) -> str:
         return f"CalendarWindow({str(self.rate)!r}, tz={str(self._tz)!r}, used={self._used})"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, exact_seconds, ns_to_seconds, ratio_of
 from aiorate._schedulers.interface import check_ask, check_optional, check_permits, check_window
-from aiorate._schedulers.undo import Undoing
+from aiorate._schedulers.metered import Undoing
 
 if TYPE_CHECKING:
     from aiorate._rate import Duration, Number
