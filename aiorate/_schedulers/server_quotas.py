@@ -1,11 +1,15 @@
-"""What servers said of their quotas, beside a strategy: a number of permits until a window ends, or a bucket that they refill."""
+"""What servers said of their quotas, beside a strategy: a number of permits until a window ends, or a bucket that they refill.
+
+It only ever lowers what is available, and a server has counted the grants before it spoke, so only later ones can come back.
+"""
 
 from __future__ import annotations
 
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from aiorate._schedulers.server_bucket import ServerBucket, told_time
+from aiorate._rate import ceil_div
+from aiorate._schedulers.peaks import NO_PEAKS
 
 if TYPE_CHECKING:
     from aiorate._schedulers.interface import Scheduler
@@ -14,19 +18,39 @@ __all__ = ["ServerQuotas"]
 
 _MOST_WINDOWS = 32  # a second's, a minute's and a day's window, in what many responses said of them
 _MOST_BUCKETS = 8  # a bucket of each name
+_ON_THE_WAY_NS = 5_000_000_000  # requests granted longer ago have reached the server, which has counted them
+_EXACT = 10  # times its error: a time that long tells the rate
+_LONG = 100  # in times that it takes to fill from empty
 
 
-class _Window:
+class _Quota:
+    """What a server said at an instant of the limiter's."""
+
+    __slots__ = ("_at_once", "_began")
+
+    def __init__(self, now: int) -> None:
+        self._began = now
+        self._at_once = 0  # permits granted since then, at that very instant
+
+    def _came_back(self, permits: int, taken: int) -> int:
+        """How many of the permits granted at ``taken`` the server had not counted when it spoke."""
+        if taken != self._began:
+            return permits if taken > self._began else 0
+        credit = min(permits, self._at_once)
+        self._at_once -= credit
+        return credit
+
+
+class _Window(_Quota):
     """One window of the server, or several that end soon after each other. ``left`` permits may go before ``until``."""
 
-    __slots__ = ("_at_once", "_began", "earliest", "left", "until")
+    __slots__ = ("earliest", "left", "until")
 
-    def __init__(self, left: int, began: int, until: int) -> None:
+    def __init__(self, left: int, now: int, until: int) -> None:
+        super().__init__(now)
         self.left = left
         self.until = until
         self.earliest = until  # the end of the first of several
-        self._began = began  # the instant at which the server spoke
-        self._at_once = 0  # permits taken since then, at that very instant
 
     def absorb(self, earlier: _Window) -> None:
         """Hold for a window that ends earlier, too: longer than necessary, and never for more than was left of either."""
@@ -34,6 +58,14 @@ class _Window:
         self.earliest = earlier.earliest
         if earlier._began >= self._began:
             self._began, self._at_once = earlier._began, earlier._at_once
+
+    def holds(self, now: int) -> bool:
+        """Whether it may refuse anything at ``now``."""
+        return now < self.until
+
+    def left_at(self, now: int) -> int | None:
+        """The number of permits left; None: it is over."""
+        return self.left if now < self.until else None
 
     def due(self, permits: int, now: int, ahead: int = 0) -> int:
         """The end of the window if it has fewer left, else ``now``."""
@@ -48,12 +80,8 @@ class _Window:
 
     def give_back(self, permits: int, now: int, taken: int) -> None:
         """Count permits that were granted at ``taken`` and not used."""
-        if self._began < taken < self.until:
-            self.left += permits
-        elif taken == self._began:  # the server may have counted some of that instant's grants, so at most what was taken since
-            credit = min(permits, self._at_once)
-            self.left += credit
-            self._at_once -= credit
+        if taken < self.until:
+            self.left += self._came_back(permits, taken)
 
     def shift(self, ns: int) -> None:
         """Follow a pause of ``ns``, during which the server's time went on."""
@@ -61,12 +89,127 @@ class _Window:
         self.earliest -= ns
 
 
+class _Bucket(_Quota):
+    """An estimate of a server's token bucket, from what the server said and what was taken here since.
+
+    OpenAI and Anthropic tell how much is left, how much a full bucket holds, and in how many seconds it will be full. So it holds
+    ``left`` at ``at`` and gains ``size - left`` in ``full_in`` ns. A level is a whole number of permits times ``full_in``.
+
+    Responses overtake each other, and a server has not counted the requests that are still on their way to it. So the level is
+    between what the server said and that less the grants of the last seconds. The level here stays if it lies in between, and moves
+    to the nearer end if not.
+    """
+
+    __slots__ = ("_at", "_earlier", "_full_in", "_gain", "_known", "_level", "_most", "_peaks", "_recent", "_since", "_size")
+
+    def __init__(self, left: int, size: int, full_in: int, now: int, at: int) -> None:
+        self._at = self._since = at
+        self._level = left * full_in
+        self._recent = self._earlier = 0  # permits granted since `_since`, and in an equal time before it
+        self._known = at + _ON_THE_WAY_NS  # from then on, these are all the permits that may be on their way
+        self._heed(left, size, size - left, full_in, now)
+
+    def tell(self, left: int, size: int, full_in: int, now: int, at: int, error: int) -> None:
+        """Heed another word of the server. ``now`` is the limiter's instant, and ``at`` the same in time that no pause holds up.
+
+        If that tells no rate, because the bucket is full or will be at once, the earlier rate stays. If ``full_in`` is not known within
+        a tenth, the earlier rate stays too, unless that is impossible: then it becomes the nearest that is possible.
+        """
+        self._advance(at)
+        left = min(left, size)
+        gain = size - left
+        if gain == 0 or full_in <= 0:
+            gain, full_in = self._gain, self._full_in
+        elif full_in < _EXACT * error:
+            longest, shortest = full_in + error, full_in - error
+            if gain * self._full_in > self._gain * longest:
+                full_in = longest
+            elif shortest > 0 and gain * self._full_in < self._gain * shortest:
+                full_in = shortest
+            else:
+                gain, full_in = self._gain, self._full_in
+        said = left * full_in
+        level = self._level * full_in // self._full_in  # rounded down
+        if at >= self._known:
+            level = max(level, said - (self._recent + self._earlier) * full_in)
+        self._level = min(level, said)
+        self._heed(left, size, gain, full_in, now)
+
+    def _heed(self, left: int, size: int, gain: int, full_in: int, now: int) -> None:
+        _Quota.__init__(self, now)
+        self._size, self._gain, self._full_in = size, gain, full_in
+        self._most = left * full_in  # what the server said, less the grants since
+        self._peaks = NO_PEAKS
+
+    def _advance(self, now: int) -> None:
+        elapsed = now - self._at
+        if elapsed > 0:
+            full = self._size * self._full_in
+            self._level = min(self._level + elapsed * self._gain, full)
+            self._most = min(self._most + elapsed * self._gain, full)
+            self._at = now
+        if now - self._since >= _ON_THE_WAY_NS:
+            self._earlier = self._recent if now - self._since < 2 * _ON_THE_WAY_NS else 0
+            self._recent, self._since = 0, now
+
+    def holds(self, now: int) -> bool:
+        """Whether it may refuse anything at ``now``: it is not full."""
+        return self.left_at(now) < self._size
+
+    def left_at(self, now: int) -> int:
+        """The number of permits that it holds, 0 or more."""
+        level = self._level + max(0, now - self._at) * self._gain
+        return max(0, min(level // self._full_in, self._size))
+
+    def due(self, permits: int, now: int, ahead: int = 0) -> int:
+        """The instant, ``now`` or later, at which it holds that many. More than its size goes from a full bucket, and the rest is owed."""
+        missing = (ahead + min(permits, self._size)) * self._full_in - self._level
+        return max(now, self._at + ceil_div(missing, self._gain)) if missing > 0 else now
+
+    def take(self, permits: int, now: int) -> None:
+        """Count permits that were granted."""
+        self._advance(now)
+        self._peaks = self._peaks.note(now, self._most)
+        self._level -= permits * self._full_in
+        self._most -= permits * self._full_in
+        self._recent += permits
+        if now == self._began:
+            self._at_once += permits
+
+    def give_back(self, permits: int, now: int, taken: int) -> None:
+        """Count permits that were granted at ``taken`` and not used. The level never exceeds what the server said."""
+        self._advance(now)
+        if credit := self._came_back(permits, taken):
+            peak = self._peaks.since(taken)
+            room = self._size * self._full_in - (self._most if peak is None else max(self._most, peak))
+            amount = max(0, min(credit * self._full_in, room))
+            self._most += amount
+            self._peaks.raise_since(taken, amount)
+        if taken >= self._since:
+            self._recent = max(0, self._recent - permits)
+        self._level = min(self._level + permits * self._full_in, self._most)
+
+    def shift(self, ns: int) -> None:
+        """Follow a pause of ``ns``, during which the server's time went on."""
+        self._at -= ns
+        self._since -= ns
+        self._known -= ns
+
+    def lowers(self, scheduler: Scheduler) -> bool:
+        """Whether it can, once full, still refuse what the scheduler grants, at once or in the long run."""
+        long = max(1, _LONG * self._size * self._full_in // self._gain)
+        at_once, in_the_long_run = scheduler.bound(1), scheduler.bound(long)
+        if at_once is None or in_the_long_run is None:
+            return True
+        return at_once > self._size or in_the_long_run > (_LONG + 1) * self._size
+
+
 class ServerQuotas:
     """A strategy that grants at most what a server said is left of its windows and in its buckets.
 
-    Asked in place of the strategy for permits, and for nothing else: what a server said only ever lowers what is available. A window
-    allows ``left`` permits before ``until``, and further windows hold beside the first: 2 in this second and 50 in this minute. A request
-    for more than is left goes when the last window that forbids it ends. A bucket holds until the server says more of it.
+    Asked in place of the strategy for permits, and for nothing else. A window allows ``left`` permits before ``until``, and further
+    windows hold beside the first: 2 in this second and 50 in this minute. A request for more than is left goes when the last window that
+    forbids it ends. A bucket holds until the server says more of it.
     """
 
     __slots__ = ("_buckets", "_strategy", "_windows")
@@ -74,7 +217,11 @@ class ServerQuotas:
     def __init__(self, strategy: Scheduler) -> None:
         self._strategy = strategy
         self._windows: list[_Window] = []  # the first to end comes first
-        self._buckets: dict[str, ServerBucket] = {}
+        self._buckets: dict[str, _Bucket] = {}
+
+    def heed(self, name: str, left: int, size: int, ns: int, now: int, at: int, error: int = 0) -> bool:
+        """`refill`, if the server's quota of that name has a size, or `lower` until ``ns`` after ``at``."""
+        return self.refill(name, left, size, ns, now, at, error) if size else self.lower(left, now, at + ns)
 
     def lower(self, left: int, now: int, until: int) -> bool:
         """Grant at most ``left`` permits before ``until``, besides what was said before. False if that says nothing new.
@@ -93,34 +240,34 @@ class ServerQuotas:
             windows[closest + 1].absorb(windows.pop(closest))
         return True
 
-    def heed(self, name: str, left: int, size: int, ns: int, now: int, at: int, error: int = 0) -> bool:
-        """`refill`, if the server's quota of that name has a size, or `lower` until ``ns`` after ``at``."""
-        return self.refill(name, left, size, ns, now, at, error) if size else self.lower(left, now, at + ns)
-
     def refill(self, name: str, left: int, size: int, full_in: int, now: int, at: int, error: int = 0) -> bool:
         """Grant at most what the server's bucket of that name holds: ``left`` at ``at``, and ``size`` after ``full_in`` ns.
 
         ``full_in`` may be ``error`` ns too long or too short. ``at`` is ``now`` in time that no pause holds up. False if that says
         nothing: the bucket has no size, or is new here, and is full or may be.
         """
-        if not size or (name not in self._buckets and (left >= size or told_time(full_in, error) <= 0)):
+        buckets = self._buckets
+        # A time that is not known within a tenth is taken for the shortest that it can be. A long one means that the bucket is nearly
+        # empty, and its rate is known. A short one means that it is nearly full, and a rate much too low would cost more than one too high.
+        told = full_in if full_in >= _EXACT * error else full_in - error
+        if not size or (name not in buckets and (left >= size or told <= 0)):
             return False
-        if name not in self._buckets and len(self._buckets) >= _MOST_BUCKETS:
-            name = next(iter(self._buckets))  # a server that makes up names must not cost memory with each
-        if name in self._buckets:
-            self._buckets[name].tell(left, size, full_in, now, at, error)
+        if name not in buckets and len(buckets) >= _MOST_BUCKETS:
+            name = next(iter(buckets))  # a server that makes up names must not cost memory with each
+        if name in buckets:
+            buckets[name].tell(left, size, full_in, now, at, error)
         else:
-            self._buckets[name] = ServerBucket(left, size, told_time(full_in, error), now, at)
+            buckets[name] = _Bucket(left, size, told, now, at)
         return True
 
     def ended(self, now: int) -> bool:
         """Whether the strategy can stand alone again: all windows are over, and no bucket can lower anything."""
-        return self._holds_nothing(now) and not any(bucket.lowers(self._strategy) for bucket in self._buckets.values())
+        return not self._hold(now) and not any(bucket.lowers(self._strategy) for bucket in self._buckets.values())
 
     def left(self, now: int) -> int | None:
         """The permits that the server leaves at ``now``; None: nothing that it said holds any longer."""
-        windows = [window.left for window in self._windows if now < window.until]
-        return min(windows + [bucket.left(now) for bucket in self._buckets.values()], default=None)
+        found = [quota.left_at(now) for quota in self._quotas()]
+        return min([left for left in found if left is not None], default=None)
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         quotas = self._quotas()
@@ -136,18 +283,13 @@ class ServerQuotas:
         return at
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
-        at, allowed = (
-            self._strategy.peek(permits, now, ahead),
-            max([quota.due(permits, now, ahead) for quota in self._quotas()], default=now),
-        )
-        if not ahead:
-            return max(allowed, at) if allowed > now else at
-        windows = [window for window in self._windows if now < window.until]
-        ends = max([window.due(permits, now, ahead) for window in windows], default=now)
-        if ends > now:  # what no window leaves goes after the last of them
-            left = min(window.left for window in windows if window.until == ends)
+        at = self._strategy.peek(permits, now, ahead)
+        allowed = max([quota.due(permits, now, ahead) for quota in self._quotas()], default=now)
+        if ahead and (ends := max([window.due(permits, now, ahead) for window in self._windows], default=now)) > now:
+            # What no window leaves goes after the last of them.
+            left = min([window.left for window in self._windows if window.until == ends])
             at = max(at, self._strategy.peek(permits, ends, max(ahead - left, 0)))
-        return max(allowed, at)
+        return max(allowed, at) if allowed > now else at
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Credit the strategy, and by receipt the quotas too, except for grants before the server spoke, which it has counted."""
@@ -182,11 +324,10 @@ class ServerQuotas:
 
     def _rested(self, now: int) -> bool:
         """Not before the last window has ended and the buckets are full."""
-        return self._holds_nothing(now) and self._strategy._rested(now)
+        return not self._hold(now) and self._strategy._rested(now)
 
-    def _quotas(self) -> list[_Window | ServerBucket]:
+    def _hold(self, now: int) -> bool:
+        return any(quota.holds(now) for quota in self._quotas())
+
+    def _quotas(self) -> list[_Window | _Bucket]:
         return [*self._windows, *self._buckets.values()]
-
-    def _holds_nothing(self, now: int) -> bool:
-        over = not self._windows or now >= self._windows[-1].until
-        return over and all(bucket.is_full(now) for bucket in self._buckets.values())
