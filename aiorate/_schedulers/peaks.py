@@ -12,7 +12,6 @@ from bisect import bisect_right
 __all__ = ["NO_PEAKS", "Peaks"]
 
 _MOST = 64
-_NONE: list[int] = []  # shared by all records without an entry; never changed
 
 
 class Peaks:
@@ -24,23 +23,18 @@ class Peaks:
         self.at: int | None = None
         self.level: int = 0
         """Instant and level of the latest take noted. A take at that instant that found that level or less need not be noted."""
-        self._instants: list[int] = _NONE
-        self._levels: list[int] = _NONE
+        self._instants: list[int] = []
+        self._levels: list[int] = []
 
     def note(self, now: int, level: int) -> Peaks:
         """Note that a take at ``now`` found that level. Returns the record from then on: `NO_PEAKS` stays empty."""
         if self is NO_PEAKS:
             return Peaks().note(now, level)
-        if not self._levels:
-            self._instants, self._levels = [], []
-        instants, levels, at = self._instants, self._levels, now
+        instants, levels = self._instants, self._levels
+        at = instants[-1] if instants and instants[-1] > now else now  # where the clock went back, the take is later in order
         place = len(levels)
         while place and levels[place - 1] <= level:
-            if instants[place - 1] > at:
-                at = instants[place - 1]  # the clock went back, but the take is later in order
             place -= 1
-        if place and instants[place - 1] > at:
-            at = instants[place - 1]
         # Without a call in between: a signal handler that raises there would leave instants without levels.
         instants[place:] = (at,)
         levels[place:] = (level,)
