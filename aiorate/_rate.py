@@ -79,6 +79,8 @@ class Rate:
     """Whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is longer."""
     _plans: dict[object, Any]
     """What schedulers derive from it, by their parameters: once for all schedulers of this rate. See `_keep_plan`."""
+    _months: int = 0
+    """The calendar months of its period, which then has no fixed length."""
 
     def __init__(self, permits: Number, per: Duration = 1) -> None:
         if isinstance(permits, str):
@@ -180,7 +182,7 @@ class Rate:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Rate):
             return NotImplemented
-        return (self.permits, self.period_ns) == (other.permits, other.period_ns)
+        return (self.permits, self.period_ns, self._months) == (other.permits, other.period_ns, other._months)
 
     def __hash__(self) -> int:
         return hash((self.permits, self.period_ns))

@@ -32,13 +32,11 @@ _NO_CALENDAR = OverflowError, OSError, ValueError  # it ends with the year 9999
 class CalendarRate(Rate):
     """Permits per calendar months, 1, 2, 3, 4, 6 or 12 of them. Where a length is needed, it is that of the longest such months."""
 
-    __slots__ = ("months",)
-    months: int
-    """How many calendar months are a window."""
+    __slots__ = ("_months",)
 
     def __init__(self, permits: int, months: int) -> None:
         super().__init__(permits, _DAYS[months][1] * DAY)
-        object.__setattr__(self, "months", months)
+        object.__setattr__(self, "_months", months)
 
     @classmethod
     def of(cls, value: Rate | str | Number) -> Rate:
@@ -48,28 +46,20 @@ class CalendarRate(Rate):
     @property
     def shortest_ns(self) -> int:
         """The length of the shortest window, without a change of the clocks in it."""
-        return _DAYS[self.months][0] * DAY * NS_PER_SECOND
+        return _DAYS[self._months][0] * DAY * NS_PER_SECOND
 
     def with_permits(self, permits: int) -> CalendarRate:
         """Another number of permits in as many months."""
-        return CalendarRate(permits, self.months)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Rate):
-            return NotImplemented
-        return isinstance(other, CalendarRate) and (self.permits, self.months) == (other.permits, other.months)
-
-    def __hash__(self) -> int:
-        return hash((self.permits, self.months, "months"))
+        return CalendarRate(permits, self._months)
 
     def __reduce__(self) -> tuple[object, tuple[int, int]]:  # type: ignore[override]
-        return CalendarRate, (self.permits, self.months)
+        return CalendarRate, (self.permits, self._months)
 
     def __str__(self) -> str:
-        return f"{self.permits}/{ {1: 'month', 12: 'year'}.get(self.months, f'{self.months}months') }"
+        return f"{self.permits}/{ {1: 'month', 12: 'year'}.get(self._months, f'{self._months}months') }"
 
     def __repr__(self) -> str:
-        return f"CalendarRate({self.permits}, {self.months})"
+        return f"CalendarRate({self.permits}, {self._months})"
 
 
 @lru_cache(maxsize=256)
@@ -115,7 +105,7 @@ def edge_after(unix: int, tz: tzinfo, rate: Rate) -> int:
 def edge_later(edge: int, tz: tzinfo, rate: Rate, windows: int) -> int:
     """The edge of the rate's windows that comes that many windows after that one; both in ns of Unix time."""
     period = rate.period_ns
-    if not isinstance(rate, CalendarRate):
+    if not rate._months:
         near = min(windows, _ONE_BY_ONE)
         for _ in range(near):
             edge = edge_after(edge, tz, rate)
@@ -123,15 +113,15 @@ def edge_later(edge: int, tz: tzinfo, rate: Rate, windows: int) -> int:
         return edge if near == windows else edge_after(edge + (windows - near - 1) * period + period // 2, tz, rate)
     try:
         month = datetime.fromtimestamp(edge // NS_PER_SECOND, tz)
-        return _beginning(_month(month, windows * rate.months), tz) * NS_PER_SECOND
+        return _beginning(_month(month, windows * rate._months), tz) * NS_PER_SECOND
     except _NO_CALENDAR:
         return edge + windows * period
 
 
 def _next_window(day: date, rate: Rate) -> date:
     """The first day of the window after the one to which that day belongs."""
-    if isinstance(rate, CalendarRate):
-        return _month(day, rate.months - (day.month - 1) % rate.months)
+    if rate._months:
+        return _month(day, rate._months - (day.month - 1) % rate._months)
     days = rate.period_ns // (DAY * NS_PER_SECOND)
     return day + timedelta(days - (day.toordinal() - 1) % days)
 

@@ -155,11 +155,9 @@ class CalendarWindow(Window):
 
     def _with_period(self, rate: Rate) -> Rate:
         """The rate in the period of the windows now; as written if it is whole only there."""
-        if not isinstance(rate, CalendarRate):
+        if not rate._months:
             return in_period(rate, self.rate, "CalendarWindow")
-        if not isinstance(self.rate, CalendarRate):
-            return rate
-        permits, rest = divmod(rate.permits * self.rate.months, rate.months)
+        permits, rest = divmod(rate.permits * self.rate._months, rate._months)
         return rate if rest or not permits else self.rate.with_permits(permits)
 
     def _edge_after(self, instant: int, rate: Rate | None = None) -> int:
@@ -196,7 +194,7 @@ def _zone(name: str) -> tzinfo:
 
 def _checked(rate: Rate) -> Rate:
     """The rate, if its period is a window of the calendar."""
-    if isinstance(rate, CalendarRate):
+    if rate._months:
         return rate
     whole_rate(rate, "CalendarWindow")
     seconds, rest = divmod(rate.period_ns, NS_PER_SECOND)

@@ -224,8 +224,7 @@ class BurstRatio(_Smooth):
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         check_window(window, largest)
-        num, den = self._ratio
-        return largest + window * self.rate.permits * num // (self.rate.period_ns * den)
+        return largest + window * self._unit // self._price
 
     def _numbers(self, rate: Rate) -> tuple[int, int, int, int | None]:
         (unit, cost), (num, den) = rate.ticks, self._ratio
@@ -266,14 +265,13 @@ class SmoothBursty(_Smooth):
         *,
         start: int | None = None,
     ) -> None:
-        if max_burst is not None and max_stored is not None:
+        if max_stored is None:
+            self._size = exact_seconds(1 if max_burst is None else max_burst, "SmoothBursty(max_burst)")
+        elif max_burst is None:
+            self._size = exact(max_stored, "SmoothBursty(max_stored)")
+        else:
             raise ValueError("SmoothBursty() takes max_burst (seconds) or max_stored (permits), not both.")
         self._in_permits = max_stored is not None
-        self._size = (
-            exact_seconds(1 if max_burst is None else max_burst, "SmoothBursty(max_burst)")
-            if max_stored is None
-            else exact(max_stored, "SmoothBursty(max_stored)")
-        )
         if self._size[0] < 0:
             raise ValueError("SmoothBursty(max_burst, max_stored) must be 0 or more; 0 stores nothing.")
         self._setup(Rate.of(rate), start)
