@@ -133,20 +133,8 @@ def _month(day: date, later: int) -> date:
 
 
 def _beginning(day: date, tz: tzinfo) -> int:
-    """The first second of that day, or of a later one if the zone left the day out."""
-    wall = datetime(day.year, day.month, day.day)
-    edge = int(wall.replace(tzinfo=tz).timestamp())
-    if datetime.fromtimestamp(edge, tz).replace(tzinfo=None) == wall:
-        return edge
-    # Midnight is left out. The offset after the change names an instant before it.
-    before = int(wall.replace(tzinfo=tz, fold=1).timestamp())
-    while edge - before > 1:
-        middle = (before + edge) // 2
-        if datetime.fromtimestamp(middle, tz).replace(tzinfo=None) < wall:
-            before = middle
-        else:
-            edge = middle
-    return edge
+    """The first second of that day. Where the zone leaves out midnight or the day, the offset before it names the instant of the change."""
+    return int(datetime(day.year, day.month, day.day, tzinfo=tz).timestamp())
 
 
 def _wall_edge(local: datetime, period: int) -> int:

@@ -257,12 +257,3 @@ def check_window(window: int, largest: int) -> None:
     """Raise TypeError or ValueError for wrong arguments of `Scheduler.bound`."""
     check_ns("bound(window)", window, least=1)
     check_permits("bound(largest)", largest)
-
-
-def booked_from(due: int, since: int, unit: int) -> int:
-    """The later of ``due`` (in ticks, of which a nanosecond has ``unit``) and ``since`` (in ns), in ticks.
-
-    An instant is a whole nanosecond, and a slot that is due within it is on time. Rounding such a slot up to the end of the
-    nanosecond would lose a fraction of it at every grant, which is drift.
-    """
-    return due if due > (since - 1) * unit else since * unit

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._meter import ENDLESS, NO_LINE, Meter
 from aiorate._rate import Rate, as_float, ceil_div, exact, ns_to_seconds
-from aiorate._schedulers.interface import booked_from, check_ask, check_optional, check_permits, check_window
+from aiorate._schedulers.interface import check_ask, check_optional, check_permits, check_window
 from aiorate._schedulers.metered import Metered
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class TicksAccumulator(Metered):
                 self.collect()
             base = slot
             if self.books_since:
-                base = self._base(slot, now if since is None or since > now else since)
+                base = self._booked_from(slot, now if since is None or since > now else since)
                 self._given_up += base - slot
             # A record: the accumulator before it, and the beginning of its slot.
             if self._latest is None or self._latest[0] != now:
@@ -93,7 +93,7 @@ class TicksAccumulator(Metered):
         check_ask("peek()", permits, now)
         slot = self._due(now)
         if ahead:
-            slot = (self._base(slot, now) if self.books_since else slot) + ahead * self._cost
+            slot = (self._booked_from(slot, now) if self.books_since else slot) + ahead * self._cost
         return ceil_div(slot, self._unit)
 
     def undo(self, record: tuple[int, ...], kept: int) -> None:
@@ -110,7 +110,7 @@ class TicksAccumulator(Metered):
         slot = self._due(now)
         self.collect()
         self.forget_takes()
-        base = self._base(slot, now)
+        base = self._booked_from(slot, now)
         self.line.due = base + permits * self._cost
         self._given_up += base - slot
 
@@ -156,7 +156,7 @@ class TicksAccumulator(Metered):
         """Count in the ticks of that rate, in which the next slot is due then."""
         (unit, cost), (num, den) = rate.ticks, self._strictness
         line = self.line
-        # As booked_from(): a slot that is due within the instant is on time.
+        # As in _booked_from(): a slot that is due within the instant is on time.
         numbers = (unit, cost, unit - 1 if num else ENDLESS, 0) if num in (0, den) else NO_LINE
         # All in one step: a signal handler may raise after a call.
         line.numbers, line.due, self.rate, self._unit, self._cost = numbers, due, rate, unit, cost
@@ -167,11 +167,12 @@ class TicksAccumulator(Metered):
             due = self.line.due = now * self._unit
         return due
 
-    def _base(self, slot: int, since: int) -> int:
+    def _booked_from(self, slot: int, since: int) -> int:
         """The beginning of a slot for a request in line since ``since``: later than due, if the request came late."""
+        if slot > (since - 1) * self._unit:  # within the instant is on time: a fraction of it lost at every grant would be drift
+            return slot
         num, den = self._strictness
-        # Rounded up: the schedule never gains a fraction of a tick.
-        return slot - (slot - booked_from(slot, since, self._unit)) * num // den
+        return slot - (slot - since * self._unit) * num // den  # rounded up: the schedule never gains a fraction of a tick
 
     def _parameters(self) -> str:
         return ""
@@ -231,7 +232,7 @@ class BurstCompensation(TicksAccumulator):
         unit, cost = self._unit, self._cost
         behind, ready = 0 if self.line.due is None else now * unit - self.line.due, 0
         while behind >= 0 and ready < _COUNTED:
-            gap = behind if behind >= unit else 0  # within the instant, as in booked_from()
+            gap = behind if behind >= unit else 0  # within the instant, as in _booked_from()
             behind -= -(-gap * num // den) + cost
             ready += 1
         return ready
