@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from aiorate._rate import NS_PER_SECOND, Rate
 from aiorate._schedulers.calendar_rate import DAY, CalendarRate, edge_after, edge_later
 from aiorate._schedulers.interface import check_give_back, check_instant, check_optional, check_permits, check_window
-from aiorate._schedulers.window import Window, in_period, rate_per, whole_rate
+from aiorate._schedulers.window import NEVER, Window, in_period, rate_per, whole_rate
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -36,7 +36,10 @@ class CalendarWindow(Window):
     """
 
     __slots__ = ("_began", "_ends", "_origin", "_tz", "_used")
-    rate: Rate
+    # The window of the used permits: its first grant, and its end.
+    _began: int
+    _ends: int
+    _used: int
 
     def __init__(self, rate: Rate | str | Number, tz: str | tzinfo, origin: int | None = None, *, start: int | None = None) -> None:
         from datetime import tzinfo as tzinfo_type  # imported here, so that importing this module stays fast
@@ -54,9 +57,7 @@ class CalendarWindow(Window):
         self.rate = _checked(CalendarRate.of(rate))
         self._tz = tz
         self._origin = origin
-        self._last = start
-        # The window of the used permits: its first grant, and its end; None before the first.
-        self._began, self._ends, self._used = start or 0, start, 0
+        self.reset(NEVER if start is None else start)
 
     @property
     def origin(self) -> int:
@@ -77,7 +78,7 @@ class CalendarWindow(Window):
         return edges
 
     def _enter(self, permits: int, now: int) -> None:
-        if self._ends is None or now >= self._ends:
+        if now >= self._ends:
             self._began, self._ends, self._used = now, self._edge_after(now), 0
         elif now < self._began:  # a charge has opened it, and a pause has passed since
             self._began = now
@@ -86,14 +87,14 @@ class CalendarWindow(Window):
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Credit permits that are, or may be, this window's. The permits of an earlier window are gone."""
         check_give_back(permits, now, taken)
-        if self._ends is not None and now < self._ends and (taken is None or taken >= self._began):
+        if now < self._ends and (taken is None or taken >= self._began):
             self._used = max(0, self._used - permits)
 
     def charge(self, permits: int, now: int) -> None:
         """Count permits in this window as far as they fit, and the rest in the next ones."""
         check_permits("charge()", permits)
         at = self._earliest(1, now)
-        if self._ends is None or at >= self._ends:
+        if at >= self._ends:
             self._began, self._ends, self._used = at, self._edge_after(at), 0
         windows = (self._used + permits - 1) // self.rate.permits  # that are used up
         self._used += permits - windows * self.rate.permits
@@ -112,8 +113,8 @@ class CalendarWindow(Window):
         For a window of months, a rate per second or per day counts for the longest such months. Grants in the current window still count.
         """
         rate = _checked(self._with_period(CalendarRate.of(rate)))
-        ends = self._edge_after(now if self._last is None else max(now, self._last), rate)
-        if self._ends is not None and now < self._ends:
+        ends = self._edge_after(max(now, self._last), rate)
+        if now < self._ends:
             ends = max(ends, self._ends)  # still the old window
         else:
             self._began, self._used = now, 0
@@ -127,10 +128,8 @@ class CalendarWindow(Window):
     def shift(self, ns: int) -> None:
         """Move the calendar of later instants on by ``ns``, because time went on during a pause."""
         self._origin += ns
-        if self._ends is not None:
-            self._ends -= ns
-        if self._last is not None:
-            self._last -= ns
+        self._ends -= ns
+        self._last -= ns
 
     def bound(self, window: int, largest: int = 1) -> int:
         """n for each window of the calendar that a window of this length may touch: 2 n over an edge."""
@@ -144,14 +143,12 @@ class CalendarWindow(Window):
         return self.rate.permits * (1 + -(-window // shortest))
 
     def _earliest(self, permits: int, now: int, ahead: int = 0) -> int:
-        if self._last is None:
-            self._last = now
-        at, n = max(self._last, now), self.rate.permits
-        used, ends = (0, None) if self._ends is None or at >= self._ends else (self._used, self._ends)
-        windows = -(-(used + ahead + permits) // n) - 1  # that are used up before
+        at = max(self._last, now)
+        over = at >= self._ends
+        windows = ((0 if over else self._used) + ahead + permits - 1) // self.rate.permits  # that are used up before
         if windows < 1:
             return at
-        return self._edge(self._edge_after(at) if ends is None else ends, windows - 1)
+        return self._edge(self._edge_after(at) if over else self._ends, windows - 1)
 
     def _with_period(self, rate: Rate) -> Rate:
         """The rate in the period of the windows now; as written if it is whole only there."""

@@ -30,8 +30,6 @@ class _Smooth(Undoing):
     """What they share: `next_free`, and a store that fills while `next_free` lies in the past."""
 
     __slots__ = ("_cost", "_most", "_next", "_price", "_spilled", "_stored", "_unit")
-    rate: Rate
-    _receipts: bool
     _unit: int
     """The ticks of a nanosecond."""
     _cost: int

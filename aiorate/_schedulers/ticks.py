@@ -40,9 +40,7 @@ class TicksAccumulator(Metered):
     """
 
     __slots__ = ("_cost", "_given_up", "_unit")
-    rate: Rate
     books_since: bool = False
-    _receipts: bool
     _unit: int
     """The ticks of a nanosecond."""
     _cost: int

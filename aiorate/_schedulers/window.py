@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,10 @@ from aiorate._schedulers.interface import Scheduler, check_ask, check_give_back,
 if TYPE_CHECKING:
     from aiorate._rate import Number
 
-__all__ = ["SlidingWindow", "Window", "in_period", "rate_per", "whole_rate"]
+__all__ = ["NEVER", "SlidingWindow", "Window", "in_period", "rate_per", "whole_rate"]
 
+NEVER = -(1 << 198)
+"""In place of an instant that has not come: before all others."""
 _DAY_NS = 86_400 * NS_PER_SECOND
 _FLOATS = 10**14  # a product of floats is exact to one part in this
 _MANY_GONE = 3  # entries, before they are cut off
@@ -30,7 +33,7 @@ class Window(Scheduler):
 
     __slots__ = ("_last", "rate")
     rate: Rate
-    _last: int | None  # no grant before it
+    _last: int  # no grant before it
     books_since: bool = False
 
     @property
@@ -76,18 +79,17 @@ class SlidingWindow(Window):
     """
 
     __slots__ = ("_first", "_gone", "_log", "_total")
-    rate: Rate
+    # An entry for each instant of grants: the instant, and the number of permits granted up to then, the first ever included.
+    # Those still in the window begin at `_first`. A list, because an empty deque would weigh as much as all the rest.
+    _log: list[tuple[int, int]]
+    _first: int
+    _total: int  # permits granted, the first ever included
+    _gone: int  # the number of these that no longer count
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
         check_optional("start", start)
         self.rate = whole_rate(Rate.of(rate), "SlidingWindow")
-        # An entry for each instant of grants: the instant, and the number of permits granted up to then, the first ever included.
-        # Those still in the window begin at `_first`. A list, because an empty deque would weigh as much as all the rest.
-        self._log: list[tuple[int, int]] = []
-        self._first = 0
-        self._total = 0  # permits granted, the first ever included
-        self._gone = 0  # the number of these that no longer count
-        self._last = start
+        self.reset(NEVER if start is None else start)
 
     def _enter(self, permits: int, now: int) -> None:
         self._forget(now)
@@ -102,8 +104,7 @@ class SlidingWindow(Window):
         """Forget that many permits of the receipt's entry; without a receipt, of the oldest entries."""
         check_give_back(permits, now, taken)
         if taken is None:
-            if self._last is not None:
-                self._last = now = max(now, self._last)
+            self._last = now = max(now, self._last)
             self._forget(now)
             gone = min(self._gone + permits, self._total)
             first = bisect_right(self._log, gone, self._first, key=_total)
@@ -120,24 +121,25 @@ class SlidingWindow(Window):
     def charge(self, permits: int, now: int) -> None:
         """Enter permits as if they had been taken one by one, each as soon as there was room. Later requests wait for them."""
         check_permits("charge()", permits)
-        now = now if self._last is None else max(now, self._last)
+        now = max(now, self._last)
         self._forget(now)
-        n, period, total = self.rate.permits, self.rate.period_ns, self._total
-        entries = self._log[self._first :]
+        n, period, log, first, total = self.rate.permits, self.rate.period_ns, self._log, self._first, self._total
+        end = total + permits
         if at_once := min(permits, max(0, n - (total - self._gone))):
             total += at_once
-            entries.append((now, total))
+            log.append((now, total))
         # Each of the others comes a period after the n-th before it. So all entries move on by whole rounds, the oldest by one more.
-        end = total + permits - at_once
-        rounds = (end - total) // n
-        log = [(instant + rounds * period, until + rounds * n) for instant, until in entries]
-        for instant, until in entries:
+        if rounds := (end - total) // n:
+            total += rounds * n
+            log, first = [(instant + rounds * period, until + rounds * n) for instant, until in log[first:]], 0
+        for instant, until in islice(log, first, None):  # the list grows meanwhile, and ends before the loop reaches what is new
             if log[-1][1] == end:
                 break
             if until > total - n:
-                log.append((instant + (rounds + 1) * period, min(until + (rounds + 1) * n, end)))
+                log.append((instant + period, min(until + n, end)))
         gone = max(self._gone, end - n)
-        self._log, self._first, self._gone, self._total, self._last = log, bisect_right(log, gone, key=_total), gone, end, log[-1][0]
+        first = bisect_right(log, gone, first, key=_total)
+        self._log, self._first, self._gone, self._total, self._last = log, first, gone, end, log[-1][0]
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the number of permits. The window keeps its period: 90 per second is 5400 in a window of one minute.
@@ -147,8 +149,6 @@ class SlidingWindow(Window):
         back. Raises ValueError for any other rate.
         """
         self.rate = in_period(Rate.of(rate), self.rate, "SlidingWindow")
-        if self._last is None:
-            self._last = now
 
     def reset(self, now: int) -> None:
         """Forget all grants."""
@@ -158,7 +158,7 @@ class SlidingWindow(Window):
 
     def available(self, now: int) -> int:
         """What the window that ends now has left."""
-        if self._last is not None and now < self._last:
+        if now < self._last:
             return 0
         place = bisect_right(self._log, now - self.rate.period_ns, self._first, key=_instant)
         gone = self._log[place - 1][1] if place > self._first else self._gone
@@ -181,8 +181,6 @@ class SlidingWindow(Window):
             self._first = 0
 
     def _earliest(self, permits: int, now: int, ahead: int = 0) -> int:
-        if self._last is None:
-            self._last = now
         # No grant before the latest one: where the clock went back, older entries are gone.
         n, period, earliest = self.rate.permits, self.rate.period_ns, max(now, self._last)
         last = self._total + ahead + permits - n  # the number of the last permit that must have left the window
