@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from math import gcd, lcm
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiorate._errors import called
 
@@ -225,7 +225,7 @@ def _restored(permits: int, period_ns: int, is_whole: bool) -> Rate:
 
 
 def _seconds(per: Duration) -> tuple[int, int]:
-    num, den = _of_timedelta(per) or exact(cast("Number", per), "Rate(per)", ", or a timedelta")
+    num, den = exact_seconds(per, "Rate(per)")
     if isinstance(per, float) and len(float.__repr__(per).partition("e")[0].strip("0.").replace(".", "")) > _WRITTEN_DIGITS:
         ns = (2 * num * NS_PER_SECOND + den) // (2 * den)
         return (ns, NS_PER_SECOND) if ns else (num, den)
@@ -282,23 +282,16 @@ def written(text: str, what: str) -> tuple[int, int]:
 
 def exact_seconds(value: Duration, what: str, also: str = "") -> tuple[int, int]:
     """As `exact`, of a duration in seconds, below 0 too."""
-    parts = _of_timedelta(value)
-    if parts is not None:
-        return parts
-    also = also and f" or {also}"
-    try:
-        return exact(cast("Number", value), what, f", 0 seconds or more{also and ','}{also}")
-    except TypeError:
-        raise TypeError(f"{what} must be a timedelta or a number of seconds{also}, not {type(value).__name__}.") from None
-
-
-def _of_timedelta(value: object) -> tuple[int, int] | None:
     if not isinstance(value, (int, float)):
         from datetime import timedelta  # slower than importing all of aiorate
 
         if isinstance(value, timedelta):  # total_seconds() is a float, these three are whole numbers
             return (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds, 1_000_000
-    return None
+    also = also and f" or {also}"
+    try:
+        return exact(value, what, f", 0 seconds or more{also and ','}{also}")
+    except TypeError:
+        raise TypeError(f"{what} must be a timedelta or a number of seconds{also}, not {type(value).__name__}.") from None
 
 
 def duration_to_ns(value: Duration, what: str, also: str = "") -> int:
