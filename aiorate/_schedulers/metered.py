@@ -47,15 +47,15 @@ class Undoing(Scheduler):
         self._latest, self.older_takes = None, _NONE
 
     def note_take(self, record: tuple[int, ...], *, joins: bool) -> None:
-        """Keep the record of a take. ``joins``: it only adds permits to the take before, if that is of the same instant."""
+        """Keep the record of one more take at the instant of the latest. ``joins``: it only adds permits to that."""
         latest = self._latest
-        if latest is not None and latest[0] == record[0]:
-            if joins:
-                record = (*latest[:-1], latest[-1] + record[-1])
-            else:
-                if not self.older_takes or self.older_takes[-1][0] != record[0]:
-                    self.older_takes = []
-                self.older_takes.append(latest)
+        assert latest is not None
+        if joins:
+            record = (*latest[:-1], latest[-1] + record[-1])
+        else:
+            if not self.older_takes or self.older_takes[-1][0] != record[0]:
+                self.older_takes = []
+            self.older_takes.append(latest)
         self._latest = record
 
     def collect(self) -> None:

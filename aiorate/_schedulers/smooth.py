@@ -30,17 +30,11 @@ class _Smooth(Undoing):
     """What they share: `next_free`, and a store that fills while `next_free` lies in the past."""
 
     __slots__ = ("_cost", "_most", "_next", "_price", "_spilled", "_stored", "_unit")
-    _unit: int
-    """The ticks of a nanosecond."""
-    _cost: int
-    """What a permit takes up in the store."""
-    _price: int
-    """The ticks that a stored permit costs; see `_priced`."""
-    _most: int | None
-    """The size of the store; None: no end."""
-    _next: int | None
-    """The start of the next request, in ticks; None before the first call."""
-
+    _next: int | None  # `next_free`, in ticks
+    _unit: int  # the ticks of a nanosecond
+    _cost: int  # what a permit takes up in the store
+    _price: int  # the ticks that a stored permit costs, by the `_priced` here
+    _most: int | None  # the size of the store; None: no end
     _starts_full: bool = False
     _makes_up: bool = False  # whether what is stored is a backlog: a request is as late as the store is full
     _earn: int = 1  # what a tick of idle time adds to the store

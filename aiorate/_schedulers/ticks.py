@@ -41,10 +41,8 @@ class TicksAccumulator(Metered):
 
     __slots__ = ("_cost", "_given_up", "_unit")
     books_since: bool = False
-    _unit: int
-    """The ticks of a nanosecond."""
-    _cost: int
-    """The ticks of a permit."""
+    _unit: int  # the ticks of a nanosecond
+    _cost: int  # and of a permit
     _strictness: tuple[int, int] = (0, 1)
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
