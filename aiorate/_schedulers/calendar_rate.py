@@ -90,7 +90,7 @@ def edge_after(unix: int, tz: tzinfo, rate: Rate) -> int:
     try:
         local = datetime.fromtimestamp(second, tz)
         if period < DAY:
-            edge = _wall_edge(local, period) if period > _HOUR else _elapsed_edge(second, local, period)
+            edge = _edge_in_day(second, local, period)
         else:
             day = local.date()
             edge = second
@@ -137,20 +137,14 @@ def _beginning(day: date, tz: tzinfo) -> int:
     return int(datetime(day.year, day.month, day.day, tzinfo=tz).timestamp())
 
 
-def _wall_edge(local: datetime, period: int) -> int:
-    """By the wall clock: windows of several hours are as long as the zone makes them."""
-    midnight = datetime(local.year, local.month, local.day)
-    passed = local.hour * 3_600 + local.minute * 60 + local.second
-    wall = midnight + timedelta(seconds=passed - passed % period + period)
-    edge = int(wall.replace(tzinfo=local.tzinfo).timestamp())
-    if edge <= int(local.timestamp()):  # the repeated hour, after the clocks went back
-        edge = int(wall.replace(tzinfo=local.tzinfo, fold=1).timestamp())
-    return edge
-
-
-def _elapsed_edge(second: int, local: datetime, period: int) -> int:
-    """By elapsed time, so that no window is an hour longer when the clocks go back."""
-    starts = second - (local.hour * 3_600 + local.minute * 60 + local.second) % period
-    if datetime.fromtimestamp(starts, local.tzinfo).utcoffset() != local.utcoffset():
-        starts += period  # a change by half an hour cut an hour in two: the rest counts with the next hour
-    return starts + period
+def _edge_in_day(second: int, local: datetime, period: int) -> int:
+    """The first edge after ``second`` of windows shorter than a day. Those of several hours are as long as the wall clock makes them."""
+    into = (local.hour * _HOUR + local.minute * 60 + local.second) % period
+    if period <= _HOUR:  # by elapsed time, so that no window is an hour longer when the clocks go back
+        starts = second - into
+        if datetime.fromtimestamp(starts, local.tzinfo).utcoffset() != local.utcoffset():
+            starts += period  # a change by half an hour cut an hour in two: the rest counts with the next hour
+        return starts + period
+    wall = local + timedelta(seconds=period - into)
+    edge = int(wall.timestamp())
+    return edge if edge > second else int(wall.replace(fold=1).timestamp())  # in the repeated hour, after the clocks went back
