@@ -94,14 +94,12 @@ class CalendarWindow(Window):
         """Count permits in this window as far as they fit, and the rest in the next ones."""
         check_permits("charge()", permits)
         at = self._earliest(1, now)
-        if at >= self._ends:
-            self._began, self._ends, self._used = at, self._edge_after(at), 0
-        windows = (self._used + permits - 1) // self.rate.permits  # that are used up
-        self._used += permits - windows * self.rate.permits
+        began, ends, used = (self._began, self._ends, self._used) if at < self._ends else (at, self._edge_after(at), 0)
+        windows, used = divmod(used + permits - 1, self.rate.permits)  # those that are used up, and what the last permit finds used
         if windows:
-            at = self._edge(self._ends, windows - 1)
-            self._began, self._ends = at, self._edge_after(at)
-        self._last = at  # no grant before that window
+            began = at = self._edge(ends, windows - 1)
+            ends = self._edge_after(at)
+        self._began, self._ends, self._used, self._last = began, ends, used + 1, at
 
     def _read_rate(self, rate: Rate | str | Number) -> Rate:
         """As `Scheduler._read_rate`, and of months and years."""

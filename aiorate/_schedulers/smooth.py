@@ -65,7 +65,7 @@ class _Smooth(Undoing):
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         if permits is not _ONE or type(now) is not int or (since is not None and type(since) is not int):
             check_ask("take()", permits, now, since)
-        due, unit, stored = self._next, self._unit, self._stored
+        due, unit, stored, spilled = self._next, self._unit, self._stored, self._spilled
         if due is None:
             due = self._due(now)
         at = -(-due // unit)  # rounded up
@@ -74,39 +74,36 @@ class _Smooth(Undoing):
         since = now if since is None or since > now else since
         # A record: the state before it, and the instant that it was booked from.
         if self._latest is None or self._latest[0] != now:
-            self._latest = (now, due, stored, self._spilled, since, permits)
+            self._latest = (now, due, stored, spilled, since, permits)
         else:
-            self.note_take((now, due, stored, self._spilled, since, permits), joins=due > (since - 1) * unit)
-        self._spend(permits, since)
+            self.note_take((now, due, stored, spilled, since, permits), joins=due > (since - 1) * unit)
+        self._next, self._stored, self._spilled = self._after(permits, due, stored, spilled, since)
         return -((stored - due) // unit) if self._makes_up else max(at, since)
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now)
         due, stored = self._due(now), self._stored
         if ahead:
-            due, stored, _ = self._filled(now)
-            stored, cost = self._priced(stored, ahead)
-            due += cost
+            due, stored, _ = self._after(ahead, due, stored, 0, now)
         at = -(-due // self._unit)
         return at if at > now else ceil_div(due - stored, self._unit) if self._makes_up else now
 
     def undo(self, record: tuple[int, ...], kept: int) -> None:
-        _, self._next, self._stored, self._spilled, since, _ = record
+        _, due, stored, spilled, since, _ = record
         if kept:
-            self._spend(kept, since)
+            due, stored, spilled = self._after(kept, due, stored, spilled, since)
+        self._next, self._stored, self._spilled = due, stored, spilled
 
     def charge(self, permits: int, now: int) -> None:
         """Take permits from the store, and the rest on credit: later requests wait for it."""
         check_permits("charge()", permits)
         self.forget_takes()
-        self._due(now)
-        self._spend(permits, now)
+        self._next, self._stored, self._spilled = self._after(permits, self._due(now), self._stored, self._spilled, now)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. A debt keeps its duration, and the store its fraction."""
         rate = Rate.of(rate)
-        self._due(now)
-        self._next, self._stored, _ = self._filled(now)
+        self._next, self._stored, _ = self._filled(self._due(now), self._stored, now)
         self._measure(rate)
 
     def _measure(self, rate: Rate) -> None:
@@ -145,20 +142,20 @@ class _Smooth(Undoing):
             self._next = now * self._unit
         return self._next
 
-    def _filled(self, since: int) -> tuple[int, int, int]:
+    def _filled(self, due: int, stored: int, since: int) -> tuple[int, int, int]:
         """next_free and the store after the idle time up to ``since``, and what found no room, in the store's unit."""
-        due, stored, idle = self._next, self._stored, since * self._unit
-        assert due is not None
+        idle = since * self._unit
         if due > idle - self._unit:  # within the instant is on time: a fraction of it lost at every grant would be drift
             return due, stored, 0
         stored += (idle - due) * self._earn
         most = self._most
         return (idle, stored, 0) if most is None or stored <= most else (idle, most, stored - most)
 
-    def _spend(self, permits: int, since: int) -> None:
-        free, stored, gone = self._filled(since)
+    def _after(self, permits: int, due: int, stored: int, spilled: int, since: int) -> tuple[int, int, int]:
+        """next_free, the store and what was lost, after a request for that many permits that has stood in line since ``since``."""
+        free, stored, gone = self._filled(due, stored, since)
         stored, cost = self._priced(stored, permits)
-        self._next, self._stored, self._spilled = free + cost, stored, self._spilled + gone
+        return free + cost, stored, spilled + gone
 
 
 class BurstRatio(_Smooth):
@@ -280,7 +277,8 @@ class SmoothBursty(_Smooth):
 
     def available(self, now: int) -> int:
         """The whole permits in the store, and one on credit; 0 while one is owed."""
-        return 0 if self._due(now) > now * self._unit else self._filled(now)[1] // self._cost + 1
+        due = self._due(now)
+        return 0 if due > now * self._unit else self._filled(due, self._stored, now)[1] // self._cost + 1
 
     def _numbers(self, rate: Rate) -> tuple[int, int, int, int | None]:
         num, den = self._size

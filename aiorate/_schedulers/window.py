@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -124,21 +124,24 @@ class SlidingWindow(Window):
         now = max(now, self._last)
         self._forget(now)
         n, period, log, first, total = self.rate.permits, self.rate.period_ns, self._log, self._first, self._total
-        end = total + permits
+        end, new = total + permits, list[tuple[int, int]]()
         if at_once := min(permits, max(0, n - (total - self._gone))):
             total += at_once
-            log.append((now, total))
+            new.append((now, total))
         # Each of the others comes a period after the n-th before it. So all entries move on by whole rounds, the oldest by one more.
         if rounds := (end - total) // n:
             total += rounds * n
-            log, first = [(instant + rounds * period, until + rounds * n) for instant, until in log[first:]], 0
-        for instant, until in islice(log, first, None):  # the list grows meanwhile, and ends before the loop reaches what is new
-            if log[-1][1] == end:
+            log, first, new = [(instant + rounds * period, until + rounds * n) for instant, until in (*log[first:], *new)], 0, []
+        reached, oldest = total, total - n
+        for instant, until in chain(islice(log, first, None), tuple(new)):
+            if reached == end:
                 break
-            if until > total - n:
-                log.append((instant + period, min(until + n, end)))
+            if until > oldest:
+                reached = min(until + n, end)
+                new.append((instant + period, reached))
         gone = max(self._gone, end - n)
         first = bisect_right(log, gone, first, key=_total)
+        log += new  # without a call in between: a signal handler may raise there
         self._log, self._first, self._gone, self._total, self._last = log, first, gone, end, log[-1][0]
 
     def set_rate(self, rate: Rate, now: int) -> None:
