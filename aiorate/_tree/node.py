@@ -245,7 +245,6 @@ class Node(Supply):
             if self.flow is None:
                 self.flow = Flow(1)
             self.standing, self.stood, self.since = standing, up, above.now() - min(late, above.catch_up)
-            above.meter.until = 0
             may_be_first = above.line.join_below(self.flow, up, self)
             return above if moved is not None or may_be_first else None
 

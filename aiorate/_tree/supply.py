@@ -363,7 +363,7 @@ class Supply(Timeline):
         meter.until = 0
         if loop is None or not loop.steady or self.closed or self.permitted is not self.scheduler:
             return
-        if self.held_at is not None or self.line.is_waited_in or (self.above is not None and (meter.above is None or threads)):
+        if self.held_at is not None or self.line.is_waited_in or (self.above is not None and meter.above is None):
             return
         if threads and (self.read is not monotonic_ns or type(meter) is AskingMeter):
             return  # a grab would not be one step

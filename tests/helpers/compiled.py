@@ -19,19 +19,28 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import aiorate
-from aiorate._meter import PureMeter
+from aiorate._meter import PureLoopCheck, PureMeter
 
 SOURCE = Path(aiorate.__file__).with_name("_cmeter.c")
+
+
+_checks: dict[type[PureMeter], type[PureLoopCheck]] = {PureMeter: PureLoopCheck}
+
+
+def check_of(meter: type[PureMeter]) -> PureLoopCheck:
+    """What a meter of that kind can be told of a loop."""
+    return _checks[meter]()
 
 
 @cache
 def compiled_meter() -> type[PureMeter]:
     """The type. It is there whether `aiorate._meter` takes it or not."""
     try:
-        from aiorate._cmeter import Meter
+        from aiorate._cmeter import LoopCheck, Meter
     except ImportError:
         pass
     else:
+        _checks[Meter] = LoopCheck
         return Meter
     try:
         return _compiled()
@@ -55,4 +64,5 @@ def _compiled() -> type[PureMeter]:
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
     meter: type[PureMeter] = module.Meter
+    _checks[meter] = module.LoopCheck
     return meter

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pytest
@@ -293,3 +294,20 @@ def test_a_shared_bound_holds_for_threads_and_loops() -> None:
             clock.advance(0.1)
             thread.result(LONG)
         assert 0 == second.waiting
+
+
+def test_nobody_takes_a_permit_past_a_decision() -> None:
+    """The meter takes no lock, and what it gave would be lost in the middle of a decision."""
+    limiter = Limiter(TokenBucket("1/s", burst=100), scope="process")
+    found: list[bool] = []
+    assert limiter.try_acquire()
+    tree, grab = limiter._node.tree, partial(limiter._node.meter.grab, True)
+
+    opens = tree.loop is not None and tree.loop.steady  # where a grab is one step
+    assert grab() is opens
+    found += [tree.run(grab), call_in_thread(lambda: tree.run(grab))]
+    call_in_thread(lambda: tree.post(lambda: found.append(grab())))
+
+    assert [False] * 3 == found
+    assert grab() is opens
+    assert 1 + 2 * opens == limiter.statistics().granted

@@ -14,9 +14,10 @@ from time import monotonic_ns
 from typing import Any
 
 import pytest
+from helpers.compiled import check_of
 
 import aiorate._meter
-from aiorate._meter import ENDLESS, FAR, NO_LINE, LoopCheck, PureLoopCheck, PureMeter
+from aiorate._meter import ENDLESS, FAR, NO_LINE, PureMeter
 
 HOUR = 3_600 * 10**9
 COPIES: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, lambda meter: pickle.loads(pickle.dumps(meter))]
@@ -72,7 +73,7 @@ def test_the_clock_is_asked_only_while_the_meter_is_open(kind: type[PureMeter]) 
     asked = []
     meter = opened(kind)
     meter.read = lambda: asked.append(1) or 1000  # type: ignore[func-returns-value]
-    meter.check = check = LoopCheck() if kind is aiorate._meter.Meter else PureLoopCheck()
+    meter.check = check = check_of(kind)
     check.try_until = 1001
     assert (False, []) == (meter.grab(), asked)
     assert (True, [1]) == (meter.grab(True), asked)
