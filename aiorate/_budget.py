@@ -6,44 +6,46 @@ A `Budget` has the dimensions, and a `Lease` is what one call has reserved of it
 from __future__ import annotations
 
 from functools import partial
+from itertools import repeat
 from logging import getLogger
+from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING
 
 from aiorate._errors import LimiterClosed, called, check_count, kind_of
 from aiorate._events import Event
-from aiorate._feedback import check_feedback
 from aiorate._keyed_base import refuse_keyed
 from aiorate._limiter import Limiter, pause_to_ns
 from aiorate._options import check_on_wait, check_options, check_same_scope, check_scope, check_unshared, strategy_of
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
-from aiorate._shares import BudgetRefusals, BudgetShares, LimiterShare
 from aiorate._tree import changes
-from aiorate._tree.grants import hold, kept, undo
+from aiorate._tree.grants import credit, hold, kept, undo
 from aiorate._tree.node import Node
-from aiorate._tree.questions import wait_for
-from aiorate._tree.refusals import MaxWaiting
+from aiorate._tree.questions import available, wait_for
+from aiorate._tree.refusals import MaxWaiting, Refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
-    from typing import Literal, NoReturn
+    from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback, Left
     from aiorate._loops.clock import Clock
     from aiorate._options import Limits
     from aiorate._rate import Duration
+    from aiorate._schedulers.amounts import Permits
+    from aiorate._schedulers.interface import Scheduler
     from aiorate._statistics import Statistics
-    from aiorate._tree.limit import Answer, Taken
+    from aiorate._tree.limit import Answer, Limit, Taken
     from aiorate._tree.tree import Tree
     from aiorate._tree.watch import Totals
 
     Decide = Callable[..., Answer]
     OnError = Literal["keep", "refund"]
 
-__all__ = ["Budget", "Lease", "check_names", "not_a_budget"]
+__all__ = ["Budget", "Lease", "check_names", "check_shared"]
 
 _logger = getLogger("aiorate")
 
@@ -77,7 +79,7 @@ class Budget:
             share.
     """
 
-    __slots__ = ("__weakref__", "_clamped", "_max_waiting", "_misnamed", "_node", "_of_key", "_on_error", "_refusals", "_shares")
+    __slots__ = ("__weakref__", "_max_waiting", "_names", "_node", "_of_key", "_on_error", "_own", "_refusals", "_shared", "_told")
 
     def __init__(
         self,
@@ -96,13 +98,8 @@ class Budget:
         check_on_error("Budget(on_error)", on_error)
         check_options("Budget", max_waiting, clock, name, on_event, on_wait)
         check_scope("Budget", scope)
-        check_dimensions(dimensions)
-        limiters = {place: limit for place, limit in dimensions.items() if isinstance(limit, Limiter)}
-        for place, limiter in limiters.items():
-            check_same_scope(f"Budget({place})", "budget", scope == "process", limiter._node.tree.threads)
-        if shared is not None:
-            self._check_shared("Budget(shared)", shared, next(iter(limiters), None), scope == "process")
-        own = {place: limit for place, limit in dimensions.items() if not isinstance(limit, Limiter)}
+        limiter = check_dimensions(dimensions, shared, scope == "process")
+        own: dict[str, Limits] = {place: limit for place, limit in dimensions.items() if not isinstance(limit, Limiter)}
         scheduler = self._scheduler(own)
         tree: Tree | None = None
         if scope == "process":
@@ -112,35 +109,33 @@ class Budget:
         self._node = Node(scheduler, duration_to_ns(catch_up, "Budget(catch_up)"), False, clock, name, tree)
         self._node.on_event = on_event
         self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._node)
-        self._shares = BudgetShares(tuple(own), scheduler, self._node)
-        self._refusals = BudgetRefusals(self._shares)
-        for place, limiter in limiters.items():
-            self._share(LimiterShare(place, limiter._node), limiter)
+        self._names = self._own = scheduler.names  # of all dimensions, and of those that are not only in a shared budget
+        self._refusals = _Refusals(self._node)
+        self._shared: Budget | Limiter | None = None
+        if limiter is not None:
+            self._share(*limiter)
         if shared is not None:
-            self._share(shared._shares, shared)
+            self._share(shared)
         self._of_key = False
         self._on_error: OnError = on_error
-        self._clamped: tuple[str, ...] = ()  # dimensions for which a lowered estimate was reported
-        self._misnamed: tuple[str, ...] = ()  # dimensions that were logged because a quota has nearly their name, and is not heeded
+        self._told: tuple[tuple[str, ...], ...] = ()  # what was told once, and of which dimension
         if on_wait is not None:
             self.watch(on_wait)
 
     def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
         """Make the scheduler of the dimensions, which a subclass may keep elsewhere. It takes `Amounts`, in the same order."""
-        return Dimensions(tuple(strategy_of(f"Budget({place})", limit) for place, limit in limits.items()))
+        return Dimensions({place: strategy_of(f"Budget({place})", limit) for place, limit in limits.items()})
 
-    @staticmethod
-    def _check_shared(what: str, shared: object, limiter: str | None, process: bool) -> None:
-        if not isinstance(shared, Budget):
-            raise not_a_budget(what, shared)
-        if limiter is not None:
-            raise ValueError(f"{what}: the dimension {limiter!r} is a shared Limiter. Make it a dimension of the shared budget instead.")
-        shared._check_as_shared(what)
-        check_same_scope(what, "budget", process, shared._node.tree.threads)
-
-    def _share(self, shares: LimiterShare | BudgetShares, limit: Limiter | Budget) -> None:
-        self._shares.share(shares)
-        self._node.keeps = limit
+    def _share(self, shared: Budget | Limiter, place: str = "") -> None:
+        """Take from that too from now on. A Limiter is the dimension ``place``."""
+        node, names = self._node, shared._names if isinstance(shared, Budget) else (place,)
+        up: Callable[[Any], Any] = itemgetter(place) if place else methodcaller("part", names)
+        # The node does not hold the budget: a key that nobody holds must be gone at once, for what it shares may go only then.
+        node.tree.run(changes.share, node, shared._node, up)
+        node.waited_above = methodcaller("waited_above", place)
+        self._shared, self._names = shared, self._names + tuple([name for name in names if name not in self._names])
+        if place and isinstance(dimensions := node.scheduler, Dimensions):
+            self._own, dimensions.limiter = self._names, place
 
     # Asking.
 
@@ -161,12 +156,11 @@ class Budget:
         wanted = self._amounts("reserve", amounts)
         granted = self._lowered(wanted)
         if granted != wanted:
-            for place, amount, lowered in zip(self._shares.names, wanted, granted, strict=True):
-                if lowered < amount and place not in self._clamped:
-                    self._clamped += (place,)
-                    told = Event("clamped", self._node.name, key=place, permits=lowered)
+            for place, amount in granted.items():
+                if amount < wanted[place] and self._is_news("clamped", place):
+                    told = Event("clamped", self._node.name, key=place, permits=amount)
                     self._node.tree.post(partial(self._node.tell, told))
-        return Lease(self, Amounts(granted), limit, self._on_error if on_error is None else on_error)
+        return Lease(self, granted, limit, self._on_error if on_error is None else on_error)
 
     async def _enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[int, Taken]:
         """Wait for the amounts: the ns waited, and what was taken. ``decide`` replaces `Tree.request`. For `Lease`."""
@@ -183,21 +177,21 @@ class Budget:
 
         return wait_blocking(self._node, self._node.tree, amounts, limit, self._max_waiting, self._refusals, decide)
 
-    def _forget_dimension(self) -> None:
-        if not self._node.line:
-            self._shares.dimensions.waited_for = None
-
-    def _explain(self, error: BaseException, amounts: Amounts) -> None:
-        """Raise a better error, where that is of a shared limit: it is closed, or allows less at once than when the lease was made."""
-        node, names = self._node, self._shares.names
-        if isinstance(error, LimiterClosed) and not node.closed and node.shut:
-            raise self._refusals.closed(node) from None
+    def _explain(self, error: BaseException, amounts: dict[str, int]) -> None:
+        """Raise a better error: which limit is closed, or allows less at once than when the lease was made."""
+        if isinstance(error, LimiterClosed):
+            raise self._refusals.closed(self._node) from None
         if isinstance(error, ValueError):
-            for place, amount, least in zip(names, amounts.of, self._lowered(amounts.of), strict=True):
-                if least < amount:
+            for place, least in self._lowered(amounts).items():
+                if least < amounts[place]:
                     raise ValueError(
-                        f"reserve({place}={amount}) can no longer be granted: {least} is the most at once now. Reserve again."
+                        f"reserve({place}={amounts[place]}) can no longer be granted: {least} is the most at once now. Reserve again."
                     ) from None
+
+    def _is_news(self, *told: str) -> bool:
+        news = told not in self._told
+        self._told += (told,) if news else ()
+        return news
 
     # Changing, for those in line too.
 
@@ -218,48 +212,35 @@ class Budget:
             feedback: What the response said, as `aiorate.http.read_feedback` reads it.
             jitter: Make a pause longer by a random part of this many seconds.
         """
-        if feedback is None:
-            return
-        check_feedback("observe()", feedback)
-        self._node.tree.change(partial(self._observe, feedback, duration_to_ns(jitter, "observe(jitter)")))
+        if feedback is not None:
+            extra = duration_to_ns(jitter, "observe(jitter)")
+            self._node.tree.change(partial(changes.observe, self._node, feedback, extra, partial(self._heed, feedback)))
 
-    def _observe(self, feedback: Feedback, extra: int) -> None:
-        node = self._node
-        ns, told = check_feedback("observe()", feedback)
-        node.look_now()
-        news = changes.pause_longer(node, ns, extra)
-        names = {quota.name for quota in feedback.quotas}
-        for quota in told:
-            place = self._dimension_of(quota, names)
-            if place is not None:
-                self._shares.cap(place, quota)
-        node.changed()
-        changes.tell_of_pause(node, news, feedback)
-
-    def _dimension_of(self, quota: Left, told: set[str]) -> str | None:
-        """The dimension that has the quota's name or unit; None: it is not heeded. ``told`` has the names of all quotas of the response.
-
-        Logs once for each dimension that a quota has nearly its name.
-        """
-        names = self._shares.names
+    def _heed(self, feedback: Feedback, quota: Left) -> None:
+        """Lower the dimension that has the quota's name or unit. Logs once for each dimension that a quota has nearly its name."""
+        told = {each.name for each in feedback.quotas}
         # One dimension of tokens is not lowered by those that go in or out alone, where the server tells of all tokens too.
-        place = quota.name if quota.name in names or quota.unit in told else quota.unit
-        if place in names:
-            return place
+        place = quota.name if quota.name in self._names or quota.unit in told else quota.unit
+        for name, node, _ in _limits(self._node):
+            if name == place:
+                now, dimensions, said = node.look_now(), node.scheduler, (quota.left, quota.size, quota.ns)
+                if isinstance(dimensions, Dimensions):
+                    dimensions.cap(place, quota.name, *said, now, now + node.held_for, quota.error)
+                    node.changed()
+                else:
+                    changes.cap(node, quota.name, *said, quota.error)
+                return
         name = quota.name
-        near = next((each for each in names if each not in told and name and (each in name or name in each)), None)
-        if near is not None and near not in self._misnamed:
-            self._misnamed += (near,)
+        near = next((each for each in self._names if each not in told and name and (each in name or name in each)), None)
+        if near is not None and self._is_news("misnamed", near):
             _logger.warning(
                 "%s: the server reports a quota %r, but no dimension has that name. If dimension %r is that quota, name it %r.",
                 *(f"budget {self.name!r}" if self.name else "budget", name, near, name),
             )
-        return None
 
     async def aclose(self) -> None:
         """Close the budget. Callers in the queue get `LimiterClosed`. What it shares stays open, and leases can still be settled."""
-        error = LimiterClosed("reserve(): the budget was closed while this reservation was waiting.")
-        self._node.tree.run(self._node.close, error)
+        self._node.tree.run(self._node.close, LimiterClosed())
         await self._node.tree.finish(self._node)
 
     # Looking.
@@ -272,7 +253,7 @@ class Budget:
     @property
     def dimensions(self) -> tuple[str, ...]:
         """The names of the dimensions. Those that are only shared come last."""
-        return self._shares.names
+        return self._names
 
     @property
     def waiting(self) -> int:
@@ -282,17 +263,25 @@ class Budget:
 
     def available(self, dimension: str) -> int:
         """Return how much of a dimension is available now. 0 while somebody waits, while paused, and once closed."""
-        self._check_name("available", dimension)
-        return self._node.tree.run(self._shares.available, dimension)
+        self._amounts("available", {dimension: 0})
+        return self._node.tree.run(self._available, dimension)
+
+    def _available(self, place: str) -> int:
+        limits, least = [*_limits(self._node)], []
+        last = max(number for number, (name, _, _) in enumerate(limits) if name == place)
+        for name, node, limit in limits[: last + 1]:  # a reservation of it takes nothing of those after them
+            now, dimensions = node.look_now(), node.scheduler
+            if node is not limit and (node.closed or node.held_at is not None or node.line):
+                return 0
+            if name == place:
+                least.append(dimensions.available_of(place, now) if isinstance(dimensions, Dimensions) else available(node))
+        return min(least)
 
     def delay(self, **amounts: int) -> float:
         """Return how many seconds a reservation of these amounts would have to wait now; infinite if the budget is closed."""
-        wanted = Amounts(self._lowered(self._amounts("delay", amounts)))
-        return self._node.tree.run(self._wait_of, wanted)
-
-    def _wait_of(self, wanted: Amounts) -> float:
-        node = self._node
-        wait = wait_for(node, wanted, node.look_now())
+        node, of = self._node, self._lowered(self._amounts("delay", amounts))
+        wanted = Amounts(self._names, tuple(of.values()))
+        wait = node.tree.run(lambda: wait_for(node, wanted, node.look_now()))
         return float("inf") if wait is None or node.shut else ns_to_seconds(wait)
 
     def statistics(self) -> Statistics:
@@ -305,23 +294,22 @@ class Budget:
 
         return self._node.tree.run(snapshot, self._node)
 
-    def _amounts(self, call: str, amounts: dict[str, int]) -> tuple[int, ...]:
+    def _amounts(self, call: str, amounts: dict[str, int]) -> dict[str, int]:
+        """How much of each dimension, if so much of these is asked for. Raises TypeError or ValueError if it cannot be."""
         for place, amount in amounts.items():
-            self._check_name(call, place)
+            if place not in self._names:
+                raise TypeError(f"{call}(): unknown dimension {place!r}; the dimensions are {', '.join(self._names)}.")
             check_count(f"{call}({place})", amount)
-        shares = self._shares
-        default = 1 if shares.shared is None else shares.shared.default
-        return tuple([amounts.get(place, 1 if number < shares.own else default) for number, place in enumerate(shares.names)])
+        return {**dict.fromkeys(self._names, 0), **dict.fromkeys(self._own, 1), **amounts}
 
-    def _lowered(self, amounts: tuple[int, ...]) -> tuple[int, ...]:
+    def _lowered(self, amounts: dict[str, int]) -> dict[str, int]:
         """The amounts, none above the most that can be granted at once, here and in what is shared."""
-        shares = self._shares
-        most = shares.dimensions.most if shares.shared is None else shares.most.values()
-        return tuple([amount if least is None else min(amount, least) for amount, least in zip(amounts, most, strict=True)])
-
-    def _check_name(self, call: str, place: str) -> None:
-        if place not in self._shares.names:
-            raise TypeError(f"{call}(): unknown dimension {place!r}; the dimensions are {', '.join(self._shares.names)}.")
+        lowered = amounts.copy()
+        for place, _, limit in _limits(self._node):
+            most = limit.max_permits
+            if most is not None and most < lowered[place]:
+                lowered[place] = most
+        return lowered
 
     def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
         """Call a function after each wait, with a `Waited` whose ``permits`` are the amounts by dimension; see `Limiter.watch`.
@@ -340,36 +328,26 @@ class Budget:
         """As `Limiter._totals`, with the amounts reserved and kept of each dimension, before they are settled."""
         from aiorate._tree.watch import totals_of
 
-        return totals_of(self._node, self._shares.names)
-
-    def _check_as_shared(self, what: str) -> None:
-        """Raise ValueError, which names it ``what``, if other budgets cannot share it."""
-        if self._max_waiting is not None:
-            raise ValueError(
-                f"{what}: a shared budget cannot have max_waiting={self._max_waiting.most}; at most one reservation of each line waits in"
-                " it. Leave it out, and give max_waiting to the budgets that share it."
-            )
+        return totals_of(self._node, self.dimensions)
 
     def _belong(self, shared: Budget | None) -> None:
         """From now on it is the budget of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""
         if self._of_key:
             raise ValueError("the budget belongs to another key already: make one for each key.")
         if shared is not None:
-            present = self._shares.shared
-            limiter = present.names[0] if isinstance(present, LimiterShare) else None
-            self._check_shared("KeyedBudget(shared)", shared, limiter, self._node.tree.threads)
-            if present is not None:
-                raise ValueError(f"KeyedBudget(shared): the budget shares {self._node.keeps!r} already. Let that one share this one.")
+            if isinstance(self._shared, Limiter):
+                raise ValueError(f"KeyedBudget(shared): {_LIMITER.format(self.dimensions[-1])}")
+            if self._shared is not None:
+                raise ValueError(f"KeyedBudget(shared): the budget shares {self._shared!r} already. Let that one share this one.")
             check_unshared(self._node, shared)
-            self._share(shared._shares, shared)
+            self._share(shared)
         self._of_key = True
 
     def __repr__(self) -> str:
         name = f" {self._node.name!r}" if self._node.name else ""
-        shares = self._shares
-        limits: dict[str, object] = dict(zip(shares.names, shares.dimensions.members, strict=False))
-        if shares.shared is not None:
-            limits[shares.names[-1] if isinstance(shares.shared, LimiterShare) else "shared"] = self._node.keeps
+        limits: dict[str, object] = {place: limit for place, node, limit in _limits(self._node) if node is self._node}
+        if self._shared is not None:
+            limits["shared" if isinstance(self._shared, Budget) else self.dimensions[-1]] = self._shared
         parts = ", ".join(f"{place}={limit!r}" for place, limit in limits.items())
         state = ", closed" if self._node.closed else ", paused" if self._node.paused else ""
         return f"<Budget{name} {parts}, {len(self._node.line)} waiting{state}>"
@@ -391,16 +369,15 @@ class Lease:
     block.
     """
 
-    __slots__ = ("_amounts", "_budget", "_entered", "_limit", "_on_error", "_state", "_taken", "limited_by", "waited")
+    __slots__ = ("_amounts", "_budget", "_limit", "_on_error", "_state", "_taken", "limited_by", "waited")
 
-    def __init__(self, budget: Budget, amounts: Amounts, limit: int | None, on_error: OnError) -> None:
+    def __init__(self, budget: Budget, amounts: dict[str, int], limit: int | None, on_error: OnError) -> None:
         self._budget = budget
         self._amounts = amounts
         self._limit = limit
         self._on_error = on_error
-        self._entered: bool | None = None  # None: nobody tried
-        self._taken: Taken | None = None  # while it is held
-        self._state: Literal["", "settled", "over"] = ""
+        self._state: Literal["not entered", "waiting", "refused", "reserved", "settled", "over"] = "not entered"
+        self._taken: Taken = ()  # while it is held
         self.waited: float = 0.0
         """Seconds waited."""
         self.limited_by: str | None = None
@@ -409,14 +386,14 @@ class Lease:
     @property
     def amounts(self) -> dict[str, int]:
         """How much of each dimension is reserved."""
-        return dict(zip(self._budget.dimensions, self._amounts.of, strict=True))
+        return dict(self._amounts)
 
     async def __aenter__(self) -> Lease:
         """Wait until every dimension has its amount."""
-        budget, taken = self._begin(), None
+        amounts, taken = self._begin(), None
         try:
-            waited, taken = await budget._enter(self._amounts, self._limit)
-            self._has(waited, taken)
+            waited, taken = await self._budget._enter(amounts, self._limit)
+            self._has(amounts, waited, taken)
         except BaseException as error:
             self._failed(error, taken)
             raise
@@ -433,10 +410,10 @@ class Lease:
                 "`with` blocks its thread, and this budget is for one event loop: write `async with budget.reserve(...)`, or create the"
                 " budget with scope='process'."
             )
-        budget, taken = self._begin(), None
+        amounts, taken = self._begin(), None
         try:
-            waited, taken = budget._enter_blocking(self._amounts, self._limit)
-            self._has(waited, taken)
+            waited, taken = self._budget._enter_blocking(amounts, self._limit)
+            self._has(amounts, waited, taken)
         except BaseException as error:  # also one of a signal handler
             self._failed(error, taken)
             raise
@@ -446,35 +423,31 @@ class Lease:
         """The same as at the end of ``async with``."""
         self._leave(error)
 
-    def _begin(self) -> Budget:
-        if self._entered:
+    def _begin(self) -> Amounts:
+        if self._state not in ("not entered", "refused"):
             raise RuntimeError("a lease can be entered only once. Call reserve() again for each call.")
-        self._entered = True
-        self._budget._node.tree.run(self._budget._forget_dimension)
-        return self._budget
+        self._state = "waiting"
+        return Amounts(self._budget._names, tuple(self._amounts.values()))
 
-    def _has(self, waited: int, taken: Taken) -> None:
+    def _has(self, amounts: Amounts, waited: int, taken: Taken) -> None:
         """What was taken is held from now on."""
         self._budget._node.tree.run(hold, taken)
-        self.limited_by = self._budget._refusals.dimension(self._amounts) if waited else None
-        self.waited, self._taken = ns_to_seconds(waited), taken
+        self.limited_by = amounts.waited_for if waited else None
+        self.waited, self._taken, self._state = ns_to_seconds(waited), taken, "reserved"
 
     def _failed(self, error: BaseException, taken: Taken | None) -> None:
         """Nothing was spent, and it may be tried again."""
-        self._entered = False
+        self._taken, self._state = (), "refused"
         if taken is not None:
-            self._taken = None
             self._budget._node.tree.post(partial(undo, taken, False))
         self._budget._explain(error, self._amounts)
 
     def _leave(self, error: BaseException | None) -> None:
-        refunded = error is not None and self._on_error == "refund" and not self._state
-        tree = self._budget._node.tree  # a finalizer may leave, and must not wait
-        if refunded:
-            tree.post(partial(self._settle, dict.fromkeys(self._budget.dimensions, 0)))
-            if tree.threads:
-                self._state = self._state or "over"
-        self._end("over")
+        if self._state == "reserved":
+            self._state = "over"
+            refunded = error is not None and self._on_error == "refund"
+            # Posted, because a finalizer may leave, and must not wait.
+            self._budget._node.tree.post(partial(self._end, dict.fromkeys(self._amounts, 0) if refunded else {}))
 
     def settle(self, **used: int) -> None:
         """Say what was really used. Less is given back, and more is charged. Dimensions you leave out stay as reserved.
@@ -486,51 +459,110 @@ class Lease:
         """
         if self._state == "settled":
             return
-        if self._taken is None or self._state:
-            raise RuntimeError(f"settle(): {_OVER if self._state else _NOT_ENTERED}")
-        for place, amount in used.items():
-            self._budget._check_name("settle", place)
-            check_count(f"settle({place})", amount)
-        self._budget._node.tree.change(partial(self._settle, used))
+        if self._state != "reserved":
+            raise RuntimeError(f"settle(): {_OVER if self._state == 'over' else _NOT_ENTERED}")
+        self._budget._amounts("settle", used)
+        self._budget._node.tree.change(partial(self._end, used, "settled"))
 
     def refund(self) -> None:
         """Give everything back, because the call was not made."""
-        self.settle(**dict.fromkeys(self._budget.dimensions, 0))
+        self.settle(**dict.fromkeys(self._amounts, 0))
 
-    def _settle(self, used: dict[str, int]) -> None:
-        taken, self._taken = self._taken, None  # first: interrupted in the middle, the correction must not be made twice
-        if taken is not None:  # else another thread has settled it
-            self._state = "settled"
+    def _end(self, used: dict[str, int], state: Literal["settled", "over"] = "over") -> None:
+        """What was taken is held no longer; correct it by what was ``used``. In a decision."""
+        taken, self._taken = self._taken, ()  # first: interrupted in the middle, the correction must not be made twice
+        if taken:  # else another thread has settled it
+            self._state, reserved = state, self._amounts
             try:
-                reserved = self.amounts
-                self._budget._shares.correct({place: amount - reserved[place] for place, amount in used.items()}, taken)
+                if used:
+                    more = tuple([used.get(place, amount) - amount for place, amount in reserved.items()])
+                    _correct(self._budget._node, Amounts(self._budget._names, more), taken)
             finally:
-                self._budget._node.tree.post(partial(kept, taken))
-
-    def _end(self, state: Literal["settled", "over"]) -> None:
-        taken, self._taken = self._taken, None
-        if taken is not None:
-            self._state = state
-            self._budget._node.tree.post(partial(kept, taken))
+                kept(taken)
 
     def __del__(self) -> None:
         try:  # not suppress(), which may be gone as the interpreter ends
-            if self._entered is None:
+            if self._state == "not entered":
                 _logger.warning("%r was never entered: write `async with budget.reserve(...) as lease:` around the call.", self)
-            self._end("over")  # entered by hand and never left
+            self._leave(None)  # entered by hand and never left
         except (AttributeError, ImportError):
             return  # a signal handler interrupted its making, or the interpreter ends
 
     def __repr__(self) -> str:
-        state = self._state or ("reserved" if self._taken is not None else "waiting" if self._entered else "not entered")
-        return f"<Lease {', '.join(f'{place}={amount}' for place, amount in self.amounts.items())}, {state}>"
+        return f"<Lease {', '.join(f'{place}={amount}' for place, amount in self._amounts.items())}, {self._state}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Lease cannot be copied or pickled: the copy would give the same permits back again. Share it.")
 
 
+_LIMITER = "the dimension {!r} is a shared Limiter. Make it a dimension of the shared budget instead."
 _NOT_ENTERED = "nothing is reserved yet. Enter the lease with `async with` first."
 _OVER = "the block has ended, and its estimate stands. Call settle() or refund() inside it, or use reserve(on_error='refund')."
+
+
+def _limits(node: Node) -> Iterator[tuple[str, Node, Scheduler | Node]]:
+    """What a reservation takes from, its own budget's first: of each dimension its name, the limit, and the strategy there.
+
+    Of a Limiter it is the limit itself.
+    """
+    while isinstance(dimensions := node.scheduler, Dimensions):
+        yield from zip(dimensions.names, repeat(node), dimensions.members)
+        if node.above is None:
+            return
+        node = node.above
+        if dimensions.limiter:
+            yield dimensions.limiter, node, node
+            return
+
+
+def _correct(node: Node, more: Permits, taken: Taken) -> None:
+    """Charge how much ``more`` was used than was taken, here and above; less (below 0) comes back."""
+    now, dimensions = node.look_now(), node.scheduler
+    if isinstance(more, int):
+        if more > 0:
+            changes.charge(node, more)
+        for limit, _, instant in taken if more < 0 else ():
+            credit(limit, -more, instant)
+            limit.changed()
+        return
+    assert isinstance(dimensions, Dimensions)
+    instant, above = (taken[0][2], taken[1:]) if taken and taken[0][0] is node else (now, taken)
+    dimensions.correct(more, now, instant)
+    if node.above is not None and (up := node.permits_above(more)):
+        _correct(node.above, up, above)
+    node.changed()
+
+
+class _Refusals(Refusals):
+    """The errors of `Budget.reserve`, which say for which dimension a call would wait, and which limit is closed."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Node) -> None:
+        super().__init__("reserve")
+        self._node = node
+
+    def closed(self, node: Limit) -> LimiterClosed:
+        limits = [(name, limit) for name, limit, _ in _limits(self._node)]
+        closed = next((limit for _, limit in limits if limit.closed), limits[-1][1])
+        names = " and ".join([name for name, limit in limits if limit is closed])
+        what = "the budget" if closed is node else f"the shared limit of {names}" + (f", {closed.name!r}," if closed.name else "")
+        return LimiterClosed(f"reserve(): {what} is closed. Create a new one, or reopen it if it is a Limiter.")
+
+    def reason(self, permits: Permits) -> str:
+        node: Node | None = self._node
+        shared = place = ""
+        while node is not None and isinstance(permits, Amounts) and isinstance(dimensions := node.scheduler, Dimensions):
+            if node.line:
+                return " in the line of the shared budget" if shared else " in line"
+            if node.held_at is not None:
+                return f" because the {shared}budget is paused"
+            waits_for = dimensions.last(permits, node.now())
+            if waits_for is not None:
+                return f" for {waits_for}"
+            permits, place = 0 if node.above is None else node.permits_above(permits), dimensions.limiter
+            node, shared = node.above, "shared "
+        return f" for {place}" if place else " in line"
 
 
 def check_names(of: str, dimensions: Iterable[str]) -> None:
@@ -540,8 +572,8 @@ def check_names(of: str, dimensions: Iterable[str]) -> None:
             raise TypeError(f"{of}({name}): this is an option of other calls, and cannot be the name of a dimension. Choose another name.")
 
 
-def check_dimensions(dimensions: dict[str, Limiter | Limits]) -> None:
-    """Raise TypeError or ValueError for dimensions that a budget cannot have."""
+def check_dimensions(dimensions: dict[str, Limiter | Limits], shared: Budget | None, process: bool) -> tuple[Limiter, str] | None:
+    """The dimension that is a Limiter, if there is one, and its name. Raises TypeError or ValueError if a budget cannot have these."""
     if not dimensions:
         raise TypeError("Budget() needs at least one dimension, such as Budget(requests='500/min', tokens='200_000/min').")
     check_names("Budget", dimensions)
@@ -551,10 +583,17 @@ def check_dimensions(dimensions: dict[str, Limiter | Limits]) -> None:
             f"Budget(): only one dimension may be a shared Limiter; {' and '.join(limiters)} are."
             " Give the others as rates or strategies, or share one Budget among all callers."
         )
+    if shared is not None:
+        check_shared("Budget(shared)", shared, process)
     for place, limiter in limiters.items():
         limiter._check_as_shared(f"Budget({place})", "the Budget")
-    if len(limiters) == len(dimensions):
-        raise ValueError("Budget(): with a shared Limiter as its only dimension, a budget adds nothing. Use the Limiter itself.")
+        check_same_scope(f"Budget({place})", "budget", process, limiter._node.tree.threads)
+        if len(dimensions) == 1:
+            raise ValueError("Budget(): with a shared Limiter as its only dimension, a budget adds nothing. Use the Limiter itself.")
+        if shared is not None:
+            raise ValueError(f"Budget(shared): {_LIMITER.format(place)}")
+        return limiter, place
+    return None
 
 
 def check_on_error(what: str, on_error: object) -> None:
@@ -563,7 +602,15 @@ def check_on_error(what: str, on_error: object) -> None:
         raise ValueError(f"{called(what, on_error)} must be 'keep' or 'refund'.")
 
 
-def not_a_budget(what: str, shared: object) -> TypeError:
-    """The error for what is given as the argument ``what``, a budget that is shared."""
-    refuse_keyed(what, shared)
-    return TypeError(f"{what} must be a Budget, not {kind_of(shared)}. A shared Limiter is a dimension: Budget(tokens=limiter, ...).")
+def check_shared(what: str, shared: object, process: bool) -> Budget:
+    """Raise TypeError or ValueError, which names it ``what``, for anything but a budget that others can share."""
+    if not isinstance(shared, Budget):
+        refuse_keyed(what, shared)
+        raise TypeError(f"{what} must be a Budget, not {kind_of(shared)}. A shared Limiter is a dimension: Budget(tokens=limiter, ...).")
+    if shared._max_waiting is not None:
+        raise ValueError(
+            f"{what}: a shared budget cannot have max_waiting={shared._max_waiting.most}; at most one reservation of each line waits in"
+            " it. Leave it out, and give max_waiting to the budgets that share it."
+        )
+    check_same_scope(what, "budget", process, shared._node.tree.threads)
+    return shared

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from aiorate._budget import Budget, not_a_budget
+from aiorate._budget import Budget, check_shared
 from aiorate._errors import kind_of
 from aiorate._keyed_base import Keyed, refuse_keyed
 from aiorate._limiter import Limiter
@@ -72,8 +72,6 @@ class KeyedBudget(Keyed[K, Budget]):
         by_key = shared if callable(shared) and not isinstance(shared, (type, Limiter)) else None  # a Limiter is called as a decorator
         super().__init__(factory, by_key, max_keys, idle, name, on_event, on_wait, scope)
         if shared is not None and by_key is None:
-            if not isinstance(shared, Budget):
-                raise not_a_budget("KeyedBudget(shared)", shared)
             self._shared = self._check_shared("KeyedBudget(shared)", shared)
 
     def _member(self, key: K, made: object) -> Budget:
@@ -83,15 +81,7 @@ class KeyedBudget(Keyed[K, Budget]):
         return made
 
     def _check_shared(self, what: str, shared: object) -> Budget:
-        if not isinstance(shared, Budget):
-            refuse_keyed(what, shared)
-            raise TypeError(
-                f"{what}: the function must return a Budget that several keys share, such as teams[user.team], or None,"
-                f" not {kind_of(shared)}."
-            )
-        check_same_scope(what, "KeyedBudget", self._process, shared._node.tree.threads)
-        shared._check_as_shared(what)
-        return shared
+        return check_shared(what, shared, self._process)
 
     def _join(self, member: Budget, shared: Budget | None) -> None:
         member._belong(shared)

@@ -9,16 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from aiorate._errors import kind_of
-from aiorate._rate import Rate
 from aiorate._schedulers.interface import Scheduler, check_ask, check_give_back, check_permits, check_window, given_twice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from aiorate._rate import Number
+    from aiorate._rate import Number, Rate
     from aiorate._schedulers.server_quotas import ServerQuotas
-
-    Shares = list[tuple[Scheduler | ServerQuotas, int]]
 
 __all__ = ["AllOf"]
 
@@ -32,31 +27,21 @@ class AllOf(Scheduler):
         *schedulers: The strategies, all different objects.
     """
 
-    __slots__ = ("members",)
+    __slots__ = ("_permitted", "members")
     members: tuple[Scheduler, ...]
+    _permitted: tuple[Scheduler | ServerQuotas, ...]
+    """What is asked for permits: the members, each with what servers said of it."""
 
     def __init__(self, *schedulers: Scheduler) -> None:
         if not schedulers:
             raise ValueError("AllOf() needs at least one scheduler.")
         for member in schedulers:
             if not isinstance(member, Scheduler):
-                unpack = " Write AllOf(*schedulers)." if isinstance(member, (list, tuple)) else ""
-                if isinstance(member, (str, int, float, Rate)):
-                    unpack = " For a list of rates, write Limiter(['10/s', '100/min'])."
-                raise TypeError(f"AllOf() takes schedulers such as TokenBucket('10/s', burst=5), not {kind_of(member)}.{unpack}")
+                raise TypeError(f"AllOf() takes schedulers such as TokenBucket('10/s', burst=5), not {kind_of(member)}.")
         if given_twice(schedulers):
             raise ValueError("AllOf(): a scheduler given twice would be charged twice. Make two, or give it once.")
-        self.members = schedulers
+        self.members = self._permitted = schedulers
         self._receipts = True  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    @property
-    def _permitted(self) -> Sequence[Scheduler | ServerQuotas]:
-        """What is asked for permits: the members, each with what servers said of it."""
-        return self.members
-
-    def _shares(self, permits: int) -> Shares:
-        """The members that such a request is taken from, each with its amount. Here: all of them, the same amount."""
-        return [(member, permits) for member in self.members]
 
     @property
     def rate(self) -> Rate:  # type: ignore[override]  # it follows the members'
@@ -99,42 +84,27 @@ class AllOf(Scheduler):
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         check_ask("take()", permits, now, since, self.max_permits)
-        return self._take_shares(self._shares(permits), now, since)
-
-    def _take_shares(self, shares: Shares, now: int, since: int | None) -> int:
-        """Take each member's amount, if they are all due."""
-        at = self._due(shares, now)
+        at = max([member.peek(permits, now) for member in self.members])
         if at > now:
             return at
         # ``since`` does not decide whether a request is granted, so peek() at all members is enough.
-        return max([member.take(amount, now, since) for member, amount in shares], default=now)
+        return max([member.take(permits, now, since) for member in self.members])
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now, most=self.max_permits)
-        return self._peek_shares(self._shares(permits), now, self._shares(ahead) if ahead else [])
-
-    def _peek_shares(self, shares: Shares, now: int, ahead: Shares) -> int:
-        """When all members grant their amounts, after those ``ahead``."""
-        if not ahead:
-            return self._due(shares, now)
-        before = dict(ahead)
-        return max([member.peek(amount, now, before.get(member, 0)) for member, amount in shares], default=now)
-
-    def _due(self, shares: Shares, now: int) -> int:
-        """The latest instant that a member names."""
-        return max([member.peek(amount, now) for member, amount in shares], default=now)
+        return max([member.peek(permits, now, ahead) for member in self.members])
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Give every member its amount back."""
+        """Give the permits back to every member."""
         check_give_back(permits, now, taken)
-        for member, amount in self._shares(permits):
-            member.give_back(amount, now, taken)
+        for member in self.members:
+            member.give_back(permits, now, taken)
 
     def charge(self, permits: int, now: int) -> None:
-        """Charge every member its amount."""
+        """Charge every member."""
         check_permits("charge()", permits)
-        for member, amount in self._shares(permits):
-            member.charge(amount, now)
+        for member in self.members:
+            member.charge(permits, now)
 
     def shift(self, ns: int) -> None:
         """Have every member follow a pause of ``ns``."""

@@ -2,67 +2,85 @@
 
 from __future__ import annotations
 
+from itertools import count
+from operator import add, sub
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiorate._schedulers.interface import Scheduler
     from aiorate._schedulers.server_quotas import ServerQuotas
 
-__all__ = ["Amounts", "Permits", "count_of", "first_of"]
+__all__ = ["Amounts", "Permits", "count_of", "first_of", "tick"]
+
+tick = count(1).__next__
+"""Tells what was before and what after, also where several requests come and go at one instant."""
 
 
 class Amounts:
-    """Of one request, or the sum of several: the amount, 0 or more, of each dimension. No number: only sums and differences are defined."""
+    """Of one request, or the sum of several: how much of each dimension. No number: only sums and differences are defined."""
 
-    __slots__ = ("_part", "of", "requests", "waited_for")
+    __slots__ = ("_part", "asked", "names", "of", "requests", "waited_for")
 
-    def __init__(self, of: tuple[int, ...], requests: int = 1) -> None:
+    def __init__(self, names: tuple[str, ...], of: tuple[int, ...], requests: int = 1) -> None:
+        self.names: tuple[str, ...] = names
+        """Of the dimensions. Those of the limit itself come first."""
         self.of: tuple[int, ...] = of
+        """The amounts, in the order of the names."""
         self.requests: int = requests
-        self.waited_for: int | None = None
-        """The place of the dimension that the request, or one before it in line, waited for; None: none."""
+        self.asked: int = tick()
+        """The `tick` at which the request was made; 0: it is a part of one."""
+        self.waited_for: str | None = None
+        """The dimension that the request, or one before it in line, waited for; None: none."""
         self._part: Amounts | None = None
 
-    def part(self, places: tuple[int, ...]) -> Amounts:
-        """The amounts at these places, in that order; no request if they are all 0. Asked again, the same object."""
+    def part(self, names: tuple[str, ...]) -> Amounts:
+        """The amounts of these dimensions; no request if they are all 0. Asked again, the same object."""
         if self._part is None:
-            of = tuple([self.of[place] for place in places])
-            self._part = Amounts(of, self.requests if any(of) else 0)
+            of = tuple([self[name] for name in names])
+            self._part = Amounts(names, of, self.requests if any(of) else 0)
+            self._part.asked = 0
         return self._part
+
+    def waited_above(self, name: str | None) -> None:
+        """The request waited for a limit above: a dimension of that name; None: for what its part waited for."""
+        self.waited_for = name or (self._part is not None and self._part.waited_for) or self.waited_for
+
+    def __getitem__(self, name: str) -> int:
+        return self.of[self.names.index(name)]
+
+    def by_name(self) -> dict[str, int]:
+        """The amounts, as users give them."""
+        return dict(zip(self.names, self.of, strict=True))
 
     def __bool__(self) -> bool:
         """Whether it is that of a request, even if it takes 0 of everything."""
         return self.requests != 0
 
     def __add__(self, other: Permits) -> Amounts:
-        return self._joined(other, 1)
+        return self._joined(other, add)
 
-    def __radd__(self, other: Permits) -> Amounts:
-        return self._joined(other, 1)
+    __radd__ = __add__
 
     def __sub__(self, other: Permits) -> Amounts:
-        return self._joined(other, -1)
+        return self._joined(other, sub)
 
     def __rsub__(self, other: Permits) -> Amounts:
-        return Amounts((0,) * len(self.of), 0) - self + other
+        return Amounts(self.names, (0,) * len(self.of), 0) - self + other
 
-    def _joined(self, other: Permits, sign: int) -> Amounts:
+    def _joined(self, other: Permits, how: Callable[[int, int], int]) -> Amounts:
         if isinstance(other, Amounts):
-            of = tuple([mine + sign * its for mine, its in zip(self.of, other.of, strict=True)])
-            return Amounts(of, self.requests + sign * other.requests)
+            return Amounts(self.names, tuple(map(how, self.of, other.of)), how(self.requests, other.requests))
         return self if other == 0 else NotImplemented  # 0 is the sum of no requests
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Amounts) and (self.of, self.requests) == (other.of, other.requests)
+        return isinstance(other, Amounts) and (self.names, self.of, self.requests) == (other.names, other.of, other.requests)
 
-    def __hash__(self) -> int:
-        return hash((self.of, self.requests))
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Amounts({self.of!r}, {self.requests})"
-
-    def __deepcopy__(self, memo: object) -> Amounts:
-        return self
+        return f"Amounts({self.names}, {self.of}, {self.requests})"
 
 
 Permits = int | Amounts

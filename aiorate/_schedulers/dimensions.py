@@ -2,130 +2,124 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from aiorate._schedulers.all_of import AllOf
-from aiorate._schedulers.amounts import Amounts
+from aiorate._schedulers.amounts import Amounts, tick
 from aiorate._schedulers.interface import given_twice
 from aiorate._schedulers.server_quotas import ServerQuotas
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from aiorate._rate import Rate
-    from aiorate._schedulers.all_of import Shares
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
 
 __all__ = ["Dimensions"]
 
-_NONE: dict[int, ServerQuotas] = {}  # shared by all budgets of which no server has said anything; never changed
+_NONE = (0, -1, "")
 
 
 class Dimensions(AllOf):
-    """Grants a request when every dimension grants its amount, and takes from all of them or none. Its permits are `Amounts`."""
+    """Grants a request when every dimension grants its amount, and takes from all of them or none. Its permits are `Amounts`.
 
-    __slots__ = ("told", "waited_for")
+    A request that is refused notes the dimension for which it waits, and one that stood in line behind it has that note too.
+    """
+
+    __slots__ = ("_waited", "limiter", "names")
     max_permits: int | None = None  # pyright: ignore[reportIncompatibleMethodOverride]
     """None: a request counts as 1. Its amounts are compared with those of the dimensions."""
 
-    def __init__(self, parts: Sequence[Scheduler]) -> None:
-        if given_twice(parts):
+    def __init__(self, parts: dict[str, Scheduler]) -> None:
+        if given_twice(parts.values()):
             raise ValueError("Budget(): a strategy given for two dimensions would be charged for both. Make two.")
-        self.members = tuple(parts)
-        self.told: dict[int, ServerQuotas] = _NONE
-        """What servers said of the dimension of that place, which is asked for its permits in place of it."""
-        self.waited_for: int | None = None
-        """The place of the dimension that last had a request wait. Those that are only shared come after the own ones."""
+        self.names: tuple[str, ...] = tuple(parts)
+        self._permitted = self.members = tuple(parts.values())
+        self.limiter: str = ""
+        """The name of one more dimension, the limit above; empty: that has several, or there is none."""
         self._receipts = True
+        self._waited: tuple[int, int, str] = _NONE  # the last grant to a request that had waited: the tick, the instant, the dimension
 
     @property
     def rate(self) -> Rate:  # type: ignore[override]
         """The rate of the first dimension."""
         return self.members[0].rate
 
-    @property
-    def most(self) -> list[int | None]:
-        """The largest amount of each dimension that can ever be granted; None: any."""
-        return [part.max_permits for part in self.members]
-
-    def available_of(self, place: int, now: int) -> int:
+    def available_of(self, name: str, now: int) -> int:
         """How much of that dimension is available."""
-        return self._permitted[place].available(now)
+        return self._permitted[self.names.index(name)].available(now)
 
-    @property
-    def _permitted(self) -> Sequence[Scheduler | ServerQuotas]:
-        """The dimensions, each with what servers said of it."""
-        told = self.told
-        return [told.get(place, part) for place, part in enumerate(self.members)] if told else self.members
-
-    def _shares(self, permits: Permits) -> Shares:
-        """The dimensions of which it takes more than 0. A plain number is one request that takes 1 of each."""
-        of = permits.of if isinstance(permits, Amounts) else (1,) * len(self.members)
-        return [(part, amount) for part, amount in zip(self._permitted, of, strict=False) if amount]  # the last may be of a shared limit
+    def _shares(self, permits: Permits) -> list[tuple[Scheduler | ServerQuotas, int]]:
+        """The dimensions of which it takes more than 0. Others, of limits above, come after them."""
+        assert isinstance(permits, Amounts)
+        return [(part, amount) for part, amount in zip(self._permitted, permits.of, strict=False) if amount]
 
     # The members check the amounts.
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
-        at = self._take_shares(self._shares(permits), now, since)
-        if at <= now and isinstance(permits, Amounts):
-            permits.waited_for = self.waited_for
-        return at
+        at = self._due(permits, now)
+        return at if at > now else self._take(permits, now, since)
+
+    def _take(self, permits: Permits, now: int, since: int | None) -> int:
+        """Take what is due."""
+        assert isinstance(permits, Amounts)
+        if permits.waited_for is None:
+            granted, at, name = self._waited
+            if permits.asked < granted if permits.asked else at == now:
+                permits.waited_for = name
+        if permits.waited_for is not None:
+            self._waited = tick(), now, permits.waited_for
+        parts = zip(self._permitted, permits.of, strict=False)
+        return max([part.take(amount, now, since) for part, amount in parts if amount], default=now)
 
     def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
-        return self._peek_shares(self._shares(permits), now, self._shares(ahead) if ahead else [])
+        if not ahead:
+            return self._due(permits, now)
+        before = dict(self._shares(ahead))
+        return max([part.peek(amount, now, before.get(part, 0)) for part, amount in self._shares(permits)], default=now)
+
+    def _due(self, permits: Permits, now: int) -> int:
+        """The latest instant that a dimension names. If that is after ``now``, the request waits for that dimension."""
+        assert isinstance(permits, Amounts)
+        latest, waited_for = None, None
+        for name, part, amount in zip(self.names, self._permitted, permits.of, strict=False):
+            if amount:
+                at = part.peek(amount, now)
+                if latest is None or at > latest:
+                    latest, waited_for = at, name
+        if latest is None:
+            return now
+        if latest > now:
+            permits.waited_for = waited_for
+        return latest
+
+    def last(self, permits: Amounts, now: int) -> str | None:
+        """The dimension for which such a request would wait longest; None: none."""
+        asked = Amounts(permits.names, permits.of)
+        self._due(asked, now)
+        return asked.waited_for
 
     def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
         for part, amount in self._shares(permits):
             part.give_back(amount, now, taken)
 
-    def charge(self, permits: Permits, now: int) -> None:
-        for part, amount in self._shares(permits):
-            part.charge(amount, now)
+    def correct(self, more: Amounts, now: int, taken: int) -> None:
+        """Charge how much more a request used than it took at that instant. Less (below 0) comes back by receipt."""
+        for part, amount in zip(self._permitted, more.of, strict=False):
+            if amount > 0:
+                part.charge(amount, now)
+            elif amount < 0:
+                part.give_back(-amount, now, taken)
 
-    def _due(self, shares: Shares, now: int) -> int:
-        """The latest instant that a dimension names. If that is after ``now``, the dimension is noted in `waited_for`."""
-        at, place = self._latest(shares, now)
-        if place is not None:
-            self.waited_for = place
-        return at
-
-    def last(self, permits: Permits, now: int) -> int | None:
-        """The place of the dimension for which the request would wait longest; None: none."""
-        return self._latest(self._shares(permits), now)[1]
-
-    def _latest(self, shares: list[tuple[Scheduler | ServerQuotas, int]], now: int) -> tuple[int, int | None]:
-        """The latest instant that a dimension names and, if that is after ``now``, the place of that dimension."""
-        dues = [part.peek(amount, now) for part, amount in shares]
-        at = max(dues, default=now)
-        if at <= now:
-            return at, None
-        latest = shares[dues.index(at)][0]
-        return at, [part is latest for part in self._permitted].index(True)
-
-    def correct(self, place: int, more: int, now: int, taken: int) -> None:
-        """Charge the ``more`` permits of that dimension that a request used than it took. Fewer (below 0) come back by receipt."""
-        if more > 0:
-            self.members[place].charge(more, now)
-        elif more < 0:
-            self._permitted[place].give_back(-more, now, taken)
-
-    def cap(self, place: int, name: str, left: int, size: int, ns: int, now: int, at: int, error: int = 0) -> None:
-        """Heed what a server said is left of that dimension; see `ServerQuotas.heed`."""
-        told = self.told.get(place)
-        if told is None or told.ended(now):
+    def cap(self, name: str, quota: str, left: int, size: int, ns: int, now: int, at: int, error: int = 0) -> None:
+        """Heed what a server said is left of that dimension in a ``quota``; see `ServerQuotas.heed`."""
+        place = self.names.index(name)
+        told = self._permitted[place]
+        if not isinstance(told, ServerQuotas) or told.ended(now):
             told = ServerQuotas(self.members[place])
-        if told.heed(name, left, size, ns, now, at, error):
-            self.told = {**self.told, place: told}
+        if told.heed(quota, left, size, ns, now, at, error):
+            self._permitted = (*self._permitted[:place], told, *self._permitted[place + 1 :])
 
     def reset(self, now: int) -> None:
         """Reset all dimensions, and forget what servers said, which a new budget would not know."""
         super().reset(now)
-        self.told = _NONE
-
-    def set_rate(self, rate: Rate, now: int) -> NoReturn:
-        """Refused: each dimension has a rate."""
-        raise RuntimeError("set_rate(): a budget has a rate for each dimension.")
-
-    def _bound_when_late(self, window: int, largest: int, late: int) -> None:
-        """None: the bounds are those of the dimensions."""
+        self._permitted, self._waited = self.members, _NONE

@@ -11,7 +11,6 @@ from aiorate._store.pool import Pool
 from aiorate._store.slots import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import NoReturn
 
     from aiorate._rate import Rate
@@ -84,56 +83,49 @@ class BookedDimensions(Dimensions):
     """The dimensions of a budget in a store: what servers said of their quotas, which this process keeps, and the pool."""
 
     __slots__ = ("pool",)
-    waited_for: int | None
 
-    def __init__(self, limits: Sequence[tuple[Rate, int | None]], late: int) -> None:
-        super().__init__([StoreDimension(rate, burst, late) for rate, burst in limits])
-        self.pool: Pool = Pool([Part(rate, 1 if burst is None else burst) for rate, burst in limits], False, late)
+    def __init__(self, limits: dict[str, tuple[Rate, int | None]], late: int) -> None:
+        super().__init__({name: StoreDimension(rate, burst, late) for name, (rate, burst) in limits.items()})
+        self.pool: Pool = Pool([Part(rate, 1 if burst is None else burst) for rate, burst in limits.values()], False, late)
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
-        shares = self._shares(permits)
-        at = self._due(shares, now)
+        at = self._due(permits, now)
         if at > now:
             return at
         at = self.pool.take(permits, now, since)
-        if at > now:
-            self.waited_for = self.pool.waits_for
-            return at
-        for part, amount in shares:
-            part.take(amount, now, since)
-        if isinstance(permits, Amounts):
-            permits.waited_for = self.waited_for
+        if at <= now:
+            self._take(permits, now, since)
+        elif isinstance(permits, Amounts):
+            permits.waited_for = self.names[self.pool.waits_for]
         return at
 
     def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
         at = super().peek(permits, now, ahead)
         return at if at > now else self.pool.peek(permits, now, ahead)
 
+    def last(self, permits: Amounts, now: int) -> str | None:
+        place = self.pool.last(permits, now)
+        return super().last(permits, now) or (None if place is None else self.names[place])
+
     def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
         super().give_back(permits, now, taken)
         self.pool.give_back(permits, now, taken)
 
-    def correct(self, place: int, more: int, now: int, taken: int) -> None:
-        super().correct(place, more, now, taken)
-        if more:
-            self.pool.correct([more if own == place else 0 for own in range(len(self.members))], taken)
+    def correct(self, more: Amounts, now: int, taken: int) -> None:
+        super().correct(more, now, taken)
+        own = self.pool.need(more)
+        if any(own):
+            self.pool.correct(own, taken)
 
-    def charge(self, permits: Permits, now: int) -> None:
-        super().charge(permits, now)
-        self.pool.charge(permits, now)
-
-    def last(self, permits: Permits, now: int) -> int | None:
-        place = super().last(permits, now)
-        return self.pool.last(permits, now) if place is None else place
-
-    def available_of(self, place: int, now: int) -> int:
+    def available_of(self, name: str, now: int) -> int:
         """How much of that dimension lies ready, as the store said last."""
-        level, told = self.pool.available_of(place, now), self.told.get(place)
-        return level if told is None else min(level, told.available(now))
+        place = self.names.index(name)
+        level, told = self.pool.available_of(place, now), self._permitted[place]
+        return level if told is self.members[place] else min(level, told.available(now))
 
     def available(self, now: int) -> int:
         """The least of the dimensions'."""
-        return min([self.available_of(place, now) for place in range(len(self.members))])
+        return min([self.available_of(name, now) for name in self.names])
 
     def _rested(self, now: int) -> bool:
         return super()._rested(now) and self.pool._rested(now)

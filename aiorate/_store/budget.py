@@ -128,7 +128,7 @@ class RedisBudget(Budget):
         return {} if self._node.closed or (loop is not None and loop.closed) else self._pairs
 
     def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
-        self._booked = BookedDimensions(list(self._pairs.values()), self._late)
+        self._booked = BookedDimensions(self._pairs, self._late)
         return self._booked
 
     @property

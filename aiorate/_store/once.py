@@ -36,9 +36,6 @@ class OneAnswer(Refusals):
         self.asked: bool = False
         """Whether a question counted the request: its answer is on its way, or has come."""
 
-    def named(self, permits: Permits) -> str:
-        return super().named(permits) if type(permits) is int else f"{self._call}()"  # amounts have names of their dimensions
-
     def overdue(self, permits: Permits, limit: int, more: int | None) -> WaitTooLong:
         return self.would_wait(permits, self.limit, more)
 

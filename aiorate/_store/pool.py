@@ -131,7 +131,9 @@ class Pool(Scheduler):
 
     def need(self, permits: Permits) -> tuple[int, ...]:
         """The amounts of a request, as slots have them."""
-        return permits.of[: len(self.parts)] if isinstance(permits, Amounts) else (int(permits),) * (1 if self.unit else len(self.parts))
+        if isinstance(permits, Amounts):
+            return permits.of[: len(self.parts)]
+        return (int(permits),) * (1 if self.unit else len(self.parts))
 
     def lacks(self, permits: Permits, now: int) -> bool:
         """Whether there are not enough slots in hand for that request."""
@@ -365,14 +367,14 @@ class Pool(Scheduler):
                     return
         self.back(amounts, now if taken is None else taken)
 
-    def charge(self, permits: Permits, now: int) -> None:
+    def charge(self, permits: int, now: int) -> None:
         """Have the store take the permits from all processes; here they delay what is booked from now on.
 
         Raises ValueError for a debt of more than 317 years.
         """
-        check_permits("charge()", _size(permits))
-        more = permits.of[: len(self.parts)] if isinstance(permits, Amounts) else (int(permits),) * len(self.parts)
-        if not isinstance(permits, Amounts) and permits * self.rate.period_ns > MOST_NS * self.rate.permits:
+        check_permits("charge()", permits)
+        more = (permits,) * len(self.parts)
+        if permits * self.rate.period_ns > MOST_NS * self.rate.permits:
             most = MOST_NS * self.rate.permits // self.rate.period_ns
             raise ValueError(f"charge({permits}): at {self.rate} the debt would last longer than 317 years. At most {most} can be charged.")
         self.correct(more, now, at_once=True)

@@ -13,7 +13,7 @@ from aiorate._tree.supply import SAME
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate._feedback import Feedback
+    from aiorate._feedback import Feedback, Left
     from aiorate._rate import Number, Rate
     from aiorate._schedulers.amounts import AnyQuotas, Permits
     from aiorate._spec import RateSpec
@@ -32,7 +32,6 @@ __all__ = [
     "resume",
     "set_rate",
     "share",
-    "tell_of_pause",
 ]
 
 _MOST_LEVELS = 64  # a decision may pass all of them, each by about ten nested calls, and Python allows a thousand
@@ -152,24 +151,21 @@ def apply(node: Node, spec: RateSpec) -> None:
     _rate_changed(node)
 
 
-def observe(node: Node, feedback: Feedback, jitter: int) -> None:
-    """Heed a server's pause, made longer by a random part of ``jitter`` ns, and its quotas of requests."""
+def observe(node: Node, feedback: Feedback, jitter: int, heed: Callable[[Left], object] | None = None) -> None:
+    """Heed a server's pause, made longer by a random part of ``jitter`` ns, and its quotas: of requests, or as ``heed`` does."""
     from aiorate._feedback import check_feedback
 
     ns, told = check_feedback("observe()", feedback)
     news = pause_longer(node, ns, jitter)
     for quota in told:
-        if quota.unit == "requests":
+        if heed is not None:
+            heed(quota)
+        elif quota.unit == "requests":
             cap(node, quota.name, quota.left, quota.size, quota.ns, quota.error)
-    tell_of_pause(node, news, feedback)
-
-
-def tell_of_pause(node: Node, ns: int, feedback: Feedback) -> None:
-    """Tell of a pause of ``ns`` that a server asked for; 0 is not worth an event."""
-    if ns:
+    if news:
         from aiorate._events import Event
 
-        node.tell(Event("paused", node.name, seconds=ns_to_seconds(ns), source=feedback.source))
+        node.tell(Event("paused", node.name, seconds=ns_to_seconds(news), source=feedback.source))
 
 
 def _rate_changed(node: Node) -> None:

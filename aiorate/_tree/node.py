@@ -240,6 +240,7 @@ class Node(Supply):
             self.due = now - late
             tree.wake(self, None)
             if self.standing is standing and self.stood == up:
+                self.stood = up
                 return moved
             moved = self._leave_above() or moved
             if self.flow is None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from aiorate._errors import LimiterClosed, LineFull, WaitTooLong
 from aiorate._rate import ns_to_seconds
-from aiorate._schedulers.amounts import count_of
 
 if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
@@ -32,15 +31,7 @@ class Refusals:
 
     def named(self, permits: Permits) -> str:
         """The call with its argument, as errors name it."""
-        return f"{self._call}({permits})"
-
-    def amounts(self, permits: Permits) -> int | dict[str, int]:
-        """The argument as the caller gave it."""
-        return count_of(permits)
-
-    def dimension(self, permits: Permits) -> str | None:
-        """The dimension that a granted request waited for; None: there are none, or it waited for something else."""
-        return None
+        return f"{self._call}({permits})" if isinstance(permits, int) else f"{self._call}()"
 
     def closed(self, node: Limit) -> LimiterClosed:
         """The limiter, or one that it shares, is closed."""

@@ -252,7 +252,7 @@ class Tree:
         self.go_on(limit, ticket, taken, epoch, waited)
         watch = limit.watch
         if watch is not None:
-            watch.tell(limit.name, waited, refusals.amounts(permits), refusals.dimension(permits) or limited_by)
+            watch.tell(limit.name, waited, permits, limited_by)
         return waited, at, taken
 
     async def finish(self, limit: Limit) -> None:

@@ -16,6 +16,7 @@ from aiorate._schedulers.amounts import Amounts, count_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Limit
 
     OnWait = Callable[[Waited], object]
@@ -73,7 +74,7 @@ class Watch:
     def _remove(self, mine: object) -> None:
         self.callbacks.pop(mine, None)
 
-    def tell(self, name: str | None, waited: int, permits: int | dict[str, int], limited_by: str | None) -> None:
+    def tell(self, name: str | None, waited: int, permits: Permits, limited_by: str | None) -> None:
         """Call the callbacks, unless the request waited for 0 ns. Their exceptions are logged and go no further."""
         callbacks = list(self.callbacks.values())
         if self.group is not None:
@@ -81,7 +82,10 @@ class Watch:
             name = self.group.name or name
         if not waited or not callbacks:
             return
-        told = Waited(ns_to_seconds(waited), permits, name, self.key, limited_by)
+        if isinstance(permits, int):
+            told = Waited(ns_to_seconds(waited), permits, name, self.key, limited_by)
+        else:
+            told = Waited(ns_to_seconds(waited), permits.by_name(), name, self.key, permits.waited_for or limited_by)
         for callback in callbacks:
             try:
                 callback(told)

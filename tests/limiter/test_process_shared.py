@@ -247,6 +247,8 @@ def test_of_many_threads_that_settle_one_counts() -> None:
     with budget.reserve(tokens=100) as lease:
         for thread in [in_thread(lambda: (barrier.wait(LONG), lease.settle(tokens=90))) for _ in range(8)]:  # type: ignore[func-returns-value]
             thread.result(LONG)
+    with pytest.raises(OSError, match="lost"), budget.reserve(tokens=10, on_error="refund"):
+        raise OSError("lost")
     assert 10 == budget.available("tokens")
 
 

@@ -73,7 +73,7 @@ def test_reservations_use_what_covers_them_and_the_rest_comes_back() -> None:
     pool, _ = pool_of(("10/s", 1), ("100/s", 1), unit=False)
     pool.hand.add([Run((1, 5), 1, 0, [0, 0], [(1, MS), (1, MS)], 500 * MS), Run((1, 50), 1, MS, [MS, MS], [(1, MS), (1, MS)], 500 * MS)])
 
-    assert MS == pool.take(Amounts((1, 50)), MS)
+    assert MS == pool.take(Amounts(("requests", "tokens"), (1, 50)), MS)
     assert [-1, -5] == pool.corrections
     assert 0 == pool.hand.count
     assert [(1, 9)] == pool.hand.uncovered([(1, 9)], MS)
@@ -88,7 +88,7 @@ def test_reservations_that_lapsed_do_not_come_back() -> None:
             pool.put_back(pool.clear(), 250 * MS)
             assert [-1, -5] == pool.corrections
         else:
-            assert 300 * MS == pool.take(Amounts((1, 5)), 250 * MS)
+            assert 300 * MS == pool.take(Amounts(("requests", "tokens"), (1, 5)), 250 * MS)
             pool.drop(250 * MS)
             assert [0, 0] == pool.corrections
 
