@@ -38,11 +38,10 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
     from aiorate._statistics import Statistics
-    from aiorate._tree.limit import Answer, Limit, Taken
+    from aiorate._tree.limit import Limit, Taken
     from aiorate._tree.tree import Tree
     from aiorate._tree.watch import Totals
 
-    Decide = Callable[..., Answer]
     OnError = Literal["keep", "refund"]
 
 __all__ = ["Budget", "Lease", "check_names", "check_shared"]
@@ -162,20 +161,20 @@ class Budget:
                     self._node.tree.post(partial(self._node.tell, told))
         return Lease(self, granted, limit, self._on_error if on_error is None else on_error)
 
-    async def _enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[int, Taken]:
-        """Wait for the amounts: the ns waited, and what was taken. ``decide`` replaces `Tree.request`. For `Lease`."""
+    async def _enter(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
+        """Wait for the amounts: the ns waited, and what was taken. For `Lease`."""
         node = self._node
-        ticket, _, asked, taken = node.tree.ask(node, amounts, limit, self._max_waiting, self._refusals, None, False, decide)
+        ticket, _, asked, taken = node.tree.ask(node, amounts, limit, self._max_waiting, self._refusals)
         if ticket is None:
             return 0, taken
         waited, _, taken = await node.tree.wait(node, ticket, amounts, asked, limit, self._max_waiting, self._refusals)
         return waited, taken
 
-    def _enter_blocking(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[int, Taken]:
+    def _enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """As `_enter`, in a thread without an event loop, which it blocks. For `Lease`."""
         from aiorate._tree.threads import wait_blocking
 
-        return wait_blocking(self._node, self._node.tree, amounts, limit, self._max_waiting, self._refusals, decide)
+        return wait_blocking(self._node, self._node.tree, amounts, limit, self._max_waiting, self._refusals)
 
     def _explain(self, error: BaseException, amounts: dict[str, int]) -> None:
         """Raise a better error: which limit is closed, or allows less at once than when the lease was made."""

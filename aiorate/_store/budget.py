@@ -2,43 +2,148 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from fractions import Fraction
-from gc import collect
 from typing import TYPE_CHECKING
 from urllib.parse import quote
-from weakref import WeakValueDictionary
 
 from aiorate._budget import Budget, check_names
 from aiorate._errors import kind_of
-from aiorate._limiter import Limiter
-from aiorate._options import check_scope, is_list
-from aiorate._rate import NS_PER_SECOND, Rate, duration_to_ns
-from aiorate._schedulers.interface import Scheduler
-from aiorate._schedulers.token_bucket import TokenBucket
-from aiorate._store.booked_dimensions import BookedDimensions
-from aiorate._store.demand import Terms
-from aiorate._store.once import AskOnce
-from aiorate._store.options import check_name, horizon_of, lateness_of, share_of
-from aiorate._store.session import StoreSession
-from aiorate._store.slots import check_memory
-from aiorate._store.store import check_source
-from aiorate._tree.questions import above_on_demand
+from aiorate._loops.table import running_loop
+from aiorate._options import check_scope
+from aiorate._rate import NS_PER_SECOND
+from aiorate._schedulers.amounts import Amounts
+from aiorate._schedulers.dimensions import Dimensions
+from aiorate._schedulers.interface import Scheduler, check_window
+from aiorate._store.address import check_source
+from aiorate._store.options import check_name, read_limit, terms_of
+from aiorate._store.pool import Pool
+from aiorate._store.session import StoreSession, check_alike
+from aiorate._store.slots import Part, check_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Literal
+    from typing import Any, Literal, NoReturn
 
-    from aiorate._budget import Decide
     from aiorate._events import Event, Waited
     from aiorate._loops.clock import Clock
     from aiorate._options import Limits
-    from aiorate._rate import Duration, Number
-    from aiorate._schedulers.amounts import Amounts
-    from aiorate._schedulers.dimensions import Dimensions
+    from aiorate._rate import Duration, Number, Rate
+    from aiorate._schedulers.amounts import Permits
+    from aiorate._schedulers.token_bucket import TokenBucket
     from aiorate._tree.limit import Taken
 
-__all__ = ["RedisBudget"]
+__all__ = ["Booked", "RedisBudget", "limit_of"]
+
+
+class _Dimension(Scheduler):
+    """One dimension of a budget in a store, as its own process knows it: its rate, and its burst, or None for a rate without one.
+
+    It grants everything, because the pool grants nothing that was not booked.
+    """
+
+    __slots__ = ("burst", "late", "rate")
+    rate: Rate
+    books_since: bool = False
+
+    def __init__(self, rate: Rate, burst: int | None, late: int) -> None:
+        self.rate, self.burst, self.late = rate, burst, late
+        self._receipts: bool = True
+
+    @property
+    def max_permits(self) -> int | None:  # type: ignore[override]
+        """The burst; None for a rate: an amount of any size is granted, and those after it wait."""
+        return self.burst
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        return now
+
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
+        return now
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Nothing was taken here."""
+
+    def charge(self, permits: int, now: int) -> None:
+        """Nothing is counted here."""
+
+    def set_rate(self, rate: Rate, now: int) -> NoReturn:
+        """Refused: other processes go by the same rate."""
+        raise RuntimeError("set_rate(): a budget has a rate for each dimension.")
+
+    def lag(self, now: int) -> int:
+        return 0
+
+    def bound(self, window: int, largest: int = 1) -> int | None:
+        """What all processes together reserve at most, less what comes back: the burst, or ``largest``, and rate times window."""
+        check_window(window, largest)
+        most = largest if self.burst is None else self.burst
+        return most + max(self.rate.permits_in(window + self.late), self.rate.permits_in(window) + (largest + 1) // 2)
+
+    def available(self, now: int) -> int:
+        return 0 if self.burst is None else self.burst
+
+    def __repr__(self) -> str:
+        return str(self.rate) if self.burst is None else f"{self.rate} burst {self.burst}"
+
+
+class Booked(Dimensions):
+    """The dimensions of a budget in a store: what servers said of their quotas, which this process keeps, and the pool."""
+
+    __slots__ = ("pool",)
+
+    def __init__(self, limits: dict[str, tuple[Rate, int | None]], late: int) -> None:
+        super().__init__({name: _Dimension(rate, burst, late) for name, (rate, burst) in limits.items()})
+        self.pool: Pool = Pool([Part(rate, 1 if burst is None else burst) for rate, burst in limits.values()], False, late)
+
+    def take(self, permits: Permits, now: int, since: int | None = None) -> int:
+        at = self._due(permits, now)
+        if at > now:
+            return at
+        at = self.pool.take(permits, now, since)
+        if at <= now:
+            self._take(permits, now, since)
+        elif isinstance(permits, Amounts):
+            permits.waited_for = self.names[self.pool.waits_for]
+        return at
+
+    def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
+        at = super().peek(permits, now, ahead)
+        return at if at > now else self.pool.peek(permits, now, ahead)
+
+    def last(self, permits: Amounts, now: int) -> str | None:
+        place = self.pool.last(permits, now)
+        return super().last(permits, now) or (None if place is None else self.names[place])
+
+    def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
+        super().give_back(permits, now, taken)
+        self.pool.give_back(permits, now, taken)
+
+    def correct(self, more: Amounts, now: int, taken: int) -> None:
+        super().correct(more, now, taken)
+        own = self.pool.need(more)
+        if any(own):
+            self.pool.correct(own, taken)
+
+    def available_of(self, name: str, now: int) -> int:
+        """How much of that dimension lies ready, as the store said last."""
+        place = self.names.index(name)
+        level, told = self.pool._standings(now)[place][0], self._permitted[place]
+        return level if told is self.members[place] else min(level, told.available(now))
+
+    def available(self, now: int) -> int:
+        """The least of the dimensions'."""
+        return min([self.available_of(name, now) for name in self.names])
+
+    def _rested(self, now: int) -> bool:
+        return super()._rested(now) and self.pool._rested(now)
+
+    def shift(self, ns: int) -> None:
+        super().shift(ns)
+        self.pool.shift(ns)
+
+    def reset(self, now: int) -> None:
+        """Raises RuntimeError: the store knows of all grants, for all processes."""
+        self.pool.reset(now)
 
 
 class RedisBudget(Budget):
@@ -64,7 +169,7 @@ class RedisBudget(Budget):
     The other arguments are those of `Budget`. Durations may be timedeltas.
     """
 
-    __slots__ = ("_booked", "_late", "_pairs", "_session")
+    __slots__ = ("_booked", "_late", "_limits", "_session")
 
     def __init__(
         self,
@@ -90,25 +195,15 @@ class RedisBudget(Budget):
         check_source(client_or_url, alone=scope == "process")
         check_name("RedisBudget", name)
         check_names("RedisBudget", dimensions)
-        at_most, leased = lateness_of("RedisBudget", slack, lease)
-        terms = Terms(
-            "budget:" + ",".join([quote(dimension) for dimension in dimensions]),
-            horizon_of("RedisBudget", horizon, 2.0),
-            0,
-            at_most,
-            on_unavailable,
-            duration_to_ns(grace, "RedisBudget(grace)"),
-            share_of("RedisBudget", on_unavailable, local_share),
-            "reserve()",
-        )
-        late = self._late = max(at_most, leased)
-        self._pairs = {dimension: _limit(dimension, limit) for dimension, limit in dimensions.items()}
-        _check_alike(client_or_url, name, self._pairs)
+        kind = "budget:" + ",".join([quote(dimension) for dimension in dimensions])
+        terms = terms_of("RedisBudget", kind, horizon, lease, slack, on_unavailable, local_share, grace, "reserve()")
+        self._limits = {dimension: limit_of(f"RedisBudget({dimension})", limit) for dimension, limit in dimensions.items()}
+        self._late = terms.late
         super().__init__(
             shared=shared,
             on_error=on_error,
             max_waiting=max_waiting,
-            catch_up=Fraction(late, NS_PER_SECOND),
+            catch_up=Fraction(terms.late, NS_PER_SECOND),
             clock=clock,
             name=name,
             on_event=on_event,
@@ -116,19 +211,14 @@ class RedisBudget(Budget):
             scope=scope,
             **dimensions,
         )
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, self._booked.pool, terms)
+        pool = self._booked.pool
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, pool, terms._replace(lease=0))
+        check_alike((client_or_url, name, kind), self._session, pool.parts, tuple(dimensions))
         if shared is not None:
             self._session.shared()
-        _named[_identity(client_or_url), name] = self
-
-    @property
-    def limits(self) -> dict[str, tuple[Rate, int | None]]:
-        """Rate and burst of each dimension; none once it is closed, or its event loop is."""
-        loop = self._node.loop
-        return {} if self._node.closed or (loop is not None and loop.closed) else self._pairs
 
     def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
-        self._booked = BookedDimensions(self._pairs, self._late)
+        self._booked = Booked(self._limits, self._late)
         return self._booked
 
     @property
@@ -136,28 +226,19 @@ class RedisBudget(Budget):
         """The key in the store."""
         return self._session.key
 
-    async def _enter(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[int, Taken]:
+    async def _enter(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """As `Budget._enter`. A ``limit`` of 0, or shorter than an answer of the store takes, asks the store once."""
-        if not self._asks_once(limit):
-            return await super()._enter(amounts, limit, decide)
-        once = AskOnce(self._node, self._session.once, limit or 0, "reserve")
-        try:
-            return await super()._enter(amounts, None, once.decide)
-        finally:
-            once.forget()
+        looks = self._session.looks
+        if not looks.serve(limit):
+            return await super()._enter(amounts, limit)
+        return await looks.take(amounts, limit or 0, self._max_waiting, self._refusals)
 
-    def _enter_blocking(self, amounts: Amounts, limit: int | None, decide: Decide | None = None) -> tuple[int, Taken]:
+    def _enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """As `Budget._enter_blocking`. A short ``limit`` is as in `_enter`."""
-        if not self._asks_once(limit):
-            return super()._enter_blocking(amounts, limit, decide)
-        once = AskOnce(self._node, self._session.once, limit or 0, "reserve")
-        try:
-            return super()._enter_blocking(amounts, None, once.decide)
-        finally:
-            once.forget()
-
-    def _asks_once(self, limit: int | None) -> bool:
-        return limit is not None and (not limit or limit < self._session.answer_ns) and not above_on_demand(self._node)
+        looks = self._session.looks
+        if not self._node.tree.threads or running_loop() is not None or not looks.serve(limit):
+            return super()._enter_blocking(amounts, limit)
+        return looks.take_blocking(amounts, limit or 0, self._max_waiting, self._refusals)
 
     def resume(self) -> None:
         """End a pause, for all processes."""
@@ -169,63 +250,13 @@ class RedisBudget(Budget):
         await self._session.aclose()
 
 
-def _limit(place: str, limit: object) -> tuple[Rate, int | None]:
+def limit_of(place: str, limit: object) -> tuple[Rate, int | None]:
     """The rate of a dimension and its burst."""
-    rate, burst = _rate(place, limit)
-    check_memory(f"RedisBudget({place})", rate, 1 if burst is None else burst)
+    rate, burst = read_limit(
+        place,
+        limit,
+        f"a rate such as '500/min', or a TokenBucket, not {kind_of(limit)}: the store knows no other strategies. Of several limits, make"
+        " each a dimension, such as requests='10/s', requests_of_a_minute='500/min', and reserve the same of both.",
+    )
+    check_memory(place, rate, burst or 1)
     return rate, burst
-
-
-def _rate(place: str, limit: object) -> tuple[Rate, int | None]:
-    if isinstance(limit, TokenBucket):
-        if deepcopy(limit).peek(limit.burst, 0) > 0:
-            raise ValueError(
-                f"RedisBudget({place}): only the rate and the burst of {limit!r} count: the bucket in the store starts full. Give a new one"
-                " without initial= and start=."
-            )
-        return limit.rate, limit.burst
-    if is_list(limit):
-        raise TypeError(
-            f"RedisBudget({place}): a dimension in a store has one limit. Make each limit a dimension, such as"
-            f" {place}='10/s', {place}_of_a_minute='500/min', and reserve the same of both."
-        )
-    if isinstance(limit, (Scheduler, Limiter, type)):
-        raise TypeError(
-            f"RedisBudget({place}) must be a rate such as '500/min', or a TokenBucket, not {kind_of(limit)}: the store knows no other"
-            " strategies."
-        )
-    try:
-        return Rate.of(limit), None  # type: ignore[arg-type]  # which says what is wrong
-    except TypeError as error:
-        raise TypeError(f"RedisBudget({place}) must be a rate such as '500/min', or a TokenBucket, not {kind_of(limit)}.") from error
-
-
-def _check_alike(source: object, name: str, limits: dict[str, tuple[Rate, int | None]]) -> None:
-    """Raise ValueError if another budget of that name, in use in this process, has another rate or burst for the same dimension."""
-    found = _differing(source, name, limits)
-    if found is not None:
-        collect()  # a budget that nobody holds does not count, though a cycle may keep it for a while
-        found = _differing(source, name, limits)
-    if found is not None:
-        place, rate, burst = found
-        raise ValueError(
-            f"RedisBudget({place}): a budget named {name!r} has {rate} with {'no burst' if burst is None else f'burst={burst}'} in this"
-            " process. All of one name share one schedule: give both the same limits, or two names, or close the other one first."
-        )
-
-
-def _differing(source: object, name: str, limits: dict[str, tuple[Rate, int | None]]) -> tuple[str, Rate, int | None] | None:
-    other = _named.get((_identity(source), name))
-    for place, (rate, burst) in ({} if other is None else other.limits).items():
-        mine, my_burst = limits.get(place, (rate, burst))
-        if (mine.permits * rate.period_ns, my_burst) != (rate.permits * mine.period_ns, burst):
-            return place, rate, burst
-    return None
-
-
-def _identity(source: object) -> object:
-    return source if isinstance(source, str) else id(source)  # a budget keeps its client, so its id is that of no other
-
-
-_named: WeakValueDictionary[tuple[object, str], RedisBudget] = WeakValueDictionary()
-"""Of each client or URL and each name, the budget made last in this process."""

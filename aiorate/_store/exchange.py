@@ -1,88 +1,310 @@
-"""A limit's questions in the words of the script, and the script's answers in those of the pool: ns of this process.
+"""What a limit asks its store, in the words of the script, and what the answers mean for its pool: ns of this process.
 
-The wall clock of this machine decides nothing. The store says what time it is, somewhere between question and answer: a permit of a
-window is used only before the earliest instant here at which that may end.
+It lacks slots for the requests in line and, with a lease, for those to come. The wall clock of this machine decides nothing. The store
+says what time it is, somewhere between question and answer: a permit of a window is used only before the earliest instant here at which
+that may end.
 """
 
 from __future__ import annotations
 
 import os
+from functools import partial
+from itertools import chain, groupby, islice
 from logging import getLogger
 from math import ceil
 from random import getrandbits
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate._rate import NS_PER_SECOND
-from aiorate._store.script import FORM, HEAD, MOST, OF_RATE, OF_WINDOW, Question, pack
-from aiorate._store.slots import Level, Run
+from aiorate._store.script import FORM, HEAD, MOST, MOST_RUNS, OF_RATE, OF_WINDOW, Answer, Question, pack, read_answer
+from aiorate._store.slots import MOST_NS, Level, Run
+from aiorate._tree.changes import on_pause_end
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from aiorate._store.demand import Demand, Runs, Terms
+    from aiorate._schedulers.amounts import Permits
+    from aiorate._store.options import Terms
+    from aiorate._store.outage import Local
     from aiorate._store.pool import Pool
-    from aiorate._store.script import Answer
     from aiorate._store.slots import Part
+    from aiorate._tree.node import Node
 
-__all__ = ["Exchange"]
+__all__ = ["NO_NEWS", "Exchange", "Runs"]
 
 _logger = getLogger("aiorate")
 
-_US = 1_000  # ns
+_US, _MS = 1_000, 1_000_000  # ns
+_PORTION = 500  # slots asked for at once, if a horizon has fewer: the loop wakes as many waiters before slots lapse
+_MANY = 5  # requests in line for which a budget books far ahead; fewer cost a call each
+_CHUNK = 16  # average requests of a budget, whose time is the horizon if the one given is longer
+_SHORTEST_US = 20_000  # of such a horizon
+_REACH_US = 50_000  # of a budget's short line: a booking is firm, and what comes back until then is of no use to it
 _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
 _LATEST_UNIX_NS = 10**19  # the year 2286
+_SOONEST_NS, _LATEST_NS = 20 * _MS, 250 * _MS  # after which to ask again for a reservation that was not booked
+_RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a window that is used up: permits may come back
+Runs = list[tuple[int, tuple[int, ...]]]
+"""How many requests of which amounts."""
+
+
+News = tuple[bool, int]
+"""What the store is to hear of pauses: whether one is over, and the reading at which one is to end that began after that."""
+NO_NEWS: News = (False, -MOST_NS)
+
+
+def _then(news: News, later: News) -> News:
+    """Both. Pauses merge by the later end."""
+    return later if later[0] else (news[0], max(news[1], later[1]))
+
+
+class Sent(NamedTuple):
+    """The question under way."""
+
+    at: int
+    """The reading when it was sent."""
+    runs: Runs
+    parts: tuple[Part, ...]
+    """By which it was asked."""
+    whole: bool
+    """Whether requests are granted whole or not at all, for those that may not wait."""
+    closed: bool
+    """Whether the limit was closed by then."""
+    more: list[int]
+    """The corrections that it tells, ..."""
+    oldest: int | None
+    """... and since when."""
+    news: News
+    """... and that of pauses."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether it tells anything."""
+        return any(self.more) or self.news[0] or self.news[1] > self.at
 
 
 class Exchange:
-    """What the store said last, and what is to be said to it."""
+    """What the store said last, and what is to be said to it. Slots are asked for once half of those that came last are gone."""
 
-    __slots__ = ("_clock", "_demand", "_differs", "_edges", "_number", "_pool", "_seat", "_terms", "_told_at", "told")
+    __slots__ = (
+        "_ahead_us",
+        "_came",
+        "_clock",
+        "_differs",
+        "_edges",
+        "_node",
+        "_number",
+        "_paused",
+        "_pool",
+        "_seat",
+        "_tail",
+        "_terms",
+        "_then",
+        "_told",
+        "_told_at",
+        "_took",
+        "_use",
+        "news",
+        "sent",
+    )
 
-    def __init__(self, pool: Pool, terms: Terms, demand: Demand) -> None:
-        self._pool, self._terms, self._demand = pool, terms, demand
-        self.told: str = ""
-        """The value of the key, ..."""
+    def __init__(self, node: Node, pool: Pool, terms: Terms) -> None:
+        self._node, self._pool, self._terms = node, pool, terms
+        self.sent: Sent | None = None
+        """The question under way; None: none is."""
+        self.news: News = NO_NEWS
+        """What the store is yet to hear."""
+        self._paused: bool = False  # whether the store pauses all processes
+        self._tail: Run | None = None  # the last slots of all, as far as is known
+        self._told: str = ""  # the value of the key, ...
         self._told_at: int = 0  # ... and the reading when it came
         self._number: tuple[int, int] = (0, 0)  # of this client, and its process
         self._seat: float = 0
         self._clock: int | None = None  # what the store's clock is ahead of readings; None: it has not said
         self._edges: tuple[object, list[int]] = (None, [])  # of windows; Unix times in ns, of that rate
         self._differs: bool = False  # whether the log was told that calendars differ
+        self._came: int = 0  # how many slots came last
+        self._took: int = 0  # how long an answer takes, smoothed; 0: none was measured
+        self._use: list[tuple[int, int]] = [(0, -MOST_NS), (0, -MOST_NS)]  # permits spent and the reading, when the latest leases began
+        self._then: tuple[int, int] = (0, 0)  # permits waited for and permits spent, when slots were asked for last
+        self._ahead_us: float = 0.0  # the horizon of a budget's latest question
 
-    def question(self, runs: Runs, whole: bool, reading: int, pause: float = -1.0, oldest: float = 0.0, gone: bool = False) -> Question:
-        """What is asked for these requests, each of which is granted ``whole`` or not at all, or at any time; and what is told."""
-        demand, slack = self._demand, self._terms.slack / _US
-        far = demand.far(runs)
-        if self._number[1] != os.getpid():
-            self._number = getrandbits(48) + 1, os.getpid()
-        age, took = (reading - self._told_at) / _US, demand.took / _US if demand.took else -1
-        within = slack if whole else -1
-        return Question(pause, far, demand.reach(far), within, age, self._number[0], oldest, took, self._seat, int(gone), slack)
+    # What is lacking.
 
-    def words(self, question: Question, runs: Runs, reading: int) -> list[str | bytes]:
-        """The script's arguments."""
-        return [pack(question, self._rows(reading), runs), self.told or f"{FORM} {self._terms.kind}"]
+    def _line(self) -> Iterator[Permits]:
+        """The requests for the node that were not cancelled: the first one first, the others in about the order of service."""
+        line, first = self._node.line, self._node.first()
+        if first is None:
+            return
+        if not isinstance(first, tuple):
+            yield first.stood
+        for _, limit in line.below():
+            if limit is not first:
+                yield limit.stood
+        for ticket, permits, _ in line:
+            if not ticket.cancelled():
+                yield permits
 
-    def heard(self, answer: Answer, sent_at: int, received: int) -> None:
-        """Remember what the store said, between these readings."""
-        took = max(min(received - sent_at, _LONGEST_ANSWER_NS), 1)
-        demand = self._demand
-        demand.took = self._pool.answer_ns = (3 * demand.took + took) // 4 if demand.took else took
-        self._clock = int(answer.numbers[1 if answer.value else 0]) * _US - (sent_at + received) // 2
-        if answer.value:
-            self.told, self._told_at, self._seat = answer.value, received, answer.seat
-        else:  # it is another time than was thought
-            self._edges = None, []
+    def first(self) -> Permits:
+        """The permits of the first in line; 0: nobody waits."""
+        first = self._node.first()
+        return 0 if first is None else first[1] if isinstance(first, tuple) else first.stood
 
-    def _rows(self, reading: int) -> list[list[float]]:
+    def enough(self, first: Permits, now: int) -> bool:
+        """Whether more than half of the slots that came last are left, and some last until others could be here.
+
+        Slots that the first in line gathers, if it is for several permits, do not count as left.
+        """
+        pool = self._pool
+        if not pool.unit or not isinstance(first, int):
+            if pool.calendar is None and self._lasts(now) and not pool.lacks(first, now):
+                return True
+            return not self._short(now)
+        ready = pool.usable(first, now)
+        left = ready if ready >= first else pool.hand.count - pool.hand.by(now)
+        return 2 * left > self._came and pool.hand.last_due() > now + self._took
+
+    def _lasts(self, now: int) -> bool:
+        """Whether what is in hand for requests lasts for a while."""
+        pool = self._pool
+        return 2 * pool.usable(1, now) > self._came and pool.hand.last_due() > now + self._took
+
+    def lack(self, reading: int, now: int, once: Sequence[Permits] = ()) -> tuple[Runs, int, bool]:
+        """The runs to ask for, how many are counted of those that wait for ``once`` answer and in no line, and whether for these alone."""
+        if self._pool.unit:
+            return self._lacking_slots(reading, now, [permits for permits in once if isinstance(permits, int)])
+        alone = bool(once) and self.first() == 0
+        lacking = self._short(now, once)
+        if alone:
+            return [(1, need) for need in lacking[:MOST_RUNS]], MOST_RUNS, True
+        return [(len([*same]), need) for need, same in groupby(lacking)][:MOST_RUNS], len(once), False
+
+    def _short(self, now: int, once: Sequence[Permits] = ()) -> list[tuple[int, ...]]:
+        """The first requests in line that lack slots; none if those in hand last for a while."""
+        pool = self._pool
+        line = list(islice((need for permits in chain(self._line(), once) if any(need := pool.need(permits))), 2 * MOST_RUNS))
+        lacking = pool.hand.uncovered(line, now)
+        return [] if len(lacking) < len(line) and pool.calendar is None and self._lasts(now) else lacking
+
+    def _lacking_slots(self, reading: int, now: int, once: list[int]) -> tuple[Runs, int, bool]:
+        pool, line = self._pool, [permits for permits in self._line() if isinstance(permits, int)]
+        alone = bool(once) and not line
+        line += once
+        first = line[0] if line else 0
+        waiting = sum(line)
+        if pool.hand.count and self.enough(first or 1, now):
+            return [], 0, False
+        ready, of = pool.usable(first or 1, now), (1,) * len(pool.parts)
+        expected = self._expected(first, waiting, reading) if self._terms.lease else 0
+        if alone and not expected:
+            return [(permits, of) for permits in once[:MOST_RUNS]], MOST_RUNS, True
+        waited, spent = self._then
+        if ready and waiting >= waited and pool.spent > spent:
+            # Grants since the last question did not make the line shorter. So they will not until the answer is here.
+            coming = pool.hand.by(now + self._took)
+            expected = max(expected, min(max(ready - pool.hand.count + coming, 0), waiting))
+        missing = waiting + expected - ready
+        if missing <= 0:
+            return [], 0, False
+        self._then = waiting, pool.spent
+        most = max(_PORTION, first, *[part.rate.permits_in(self._horizon) for part in pool.parts])
+        return [(min(missing, most), of)], len(once), False
+
+    def _expected(self, first: int, waiting: int, reading: int) -> int:
+        """How many permits the next lease will take, if use goes on as it did in the last one or two.
+
+        The measurement begins after the permits of the first question, and again after two leases without a question: a process that
+        makes one request in a while takes nothing ahead.
+        """
+        lease, pool = self._terms.lease, self._pool
+        old, new = self._use
+        age = reading - new[1]
+        if age >= 2 * lease:
+            old = new = pool.spent + first, reading
+        elif age >= lease:
+            old, new = new, (pool.spent, reading)
+        self._use = [old, new]
+        expected = min(max(pool.spent - old[0], 0) * lease // max(reading - old[1], lease), pool.rate.permits_in(lease))
+        return expected if waiting else max(expected, pool.refused)  # a request was refused and does not wait
+
+    # The question.
+
+    @property
+    def untold(self) -> bool:
+        """Whether the store is yet to hear something."""
+        return self.news != NO_NEWS or any(self._pool.corrections)
+
+    def pause(self, until: int) -> None:
+        """The store is to hear of a pause until that reading."""
+        self.news = _then(self.news, (False, until))
+
+    def give_up(self, now: int) -> bool:
+        """The limit is closed: have all in hand come back. Returns whether it only counts if nobody has asked since."""
+        pool, tail = self._pool, self._tail
+        runs = pool.clear()
+        if not pool.unit:
+            pool.put_back(runs, now)
+        elif tail is not None and tail in runs and not any(pool.corrections):
+            ahead = tail.left - tail.by(now)
+            if ahead:
+                pool.correct([-ahead] * len(pool.parts), now)
+                return True
+        return False
+
+    def ask(
+        self, runs: Runs, reading: int, now: int, *, whole: bool = False, closed: bool = False, gone: bool = False, must: bool = False
+    ) -> list[str | bytes] | None:
+        """The script's arguments for these requests, each of which is granted ``whole`` or not at all, or at any time.
+
+        None: there is nothing to ask or to tell, and nothing ``must`` be asked.
+        """
+        pool, (over, until) = self._pool, self.news
+        self.news = NO_NEWS
+        if not (runs or must or over or until > reading or any(pool.corrections)):
+            return None
+        if over and until > reading:  # the end of a pause and the next pause take two questions
+            self.news = False, until
+        news = (True, NO_NEWS[1]) if over else (False, until)
+        self.sent = Sent(reading, runs, pool.parts, whole, closed, pool.corrections, pool.oldest, news)
+        pause = 0.0 if over else (until - reading) / _US if until > reading else -1.0
+        oldest = 0.0 if pool.oldest is None else max(now - pool.oldest, 0) / _US
         rows: list[list[float]] = []
-        for part, more in zip(self._pool.parts, self._pool.corrections, strict=True):
+        for part, more in zip(pool.parts, pool.corrections, strict=True):
             least = max(min(more, MOST), -MOST)
             if part.calendar is None:
                 rows.append([part.rate.period_ns / (part.rate.permits * _US), part.burst, least, 0, 0, 0, 0])
             else:
                 rows.append([0, part.burst, least, *[edge / _US for edge in self._windows(part, reading)]])
-        return rows
+        pool.corrections, pool.oldest, pool.refused = [0] * len(pool.parts), None, 0
+        question = self._question(runs, reading, pause, oldest, whole, gone)
+        return [pack(question, rows, runs), self._told or f"{FORM} {self._terms.kind}"]
+
+    def _question(
+        self, runs: Runs, reading: int, pause: float = -1.0, oldest: float = 0.0, whole: bool = False, gone: bool = False
+    ) -> Question:
+        slack, took, far = self._terms.slack / _US, self._took / _US if self._took else -1, self._far(runs)
+        if self._number[1] != os.getpid():
+            self._number = getrandbits(48) + 1, os.getpid()
+        age, within = (reading - self._told_at) / _US, slack if whole else -1
+        return Question(pause, far, self._reach(far), within, age, self._number[0], oldest, took, self._seat, int(gone), slack)
+
+    def ask_local(self, local: Local, now: int) -> None:
+        """The same question, to a store of this process."""
+        reading = self._node.read()
+        runs, _, _ = self.lack(reading, now)
+        if runs:
+            self._book(local.ask(self._question(runs, reading), runs, reading), runs, local.parts, reading, now)
+
+    def forget(self, nothing: bool = False) -> None:
+        """The question under way is not answered: the store may not have heard what it told; ``nothing``: it has not."""
+        sent, self.sent, pool = self.sent, None, self._pool
+        assert sent is not None
+        # What came back may have arrived, and must not come back twice.
+        more = [each if nothing or each > 0 else 0 for each in sent.more]
+        pool.corrections = [own + its for own, its in zip(pool.corrections, more, strict=True)]
+        if nothing and sent.oldest is not None:
+            pool.oldest = sent.oldest if pool.oldest is None else min(sent.oldest, pool.oldest)
+        self.news = _then(sent.news, self.news)
 
     def _windows(self, part: Part, reading: int) -> list[int]:
         """The edges of the present window and of the next two; Unix times in ns."""
@@ -98,6 +320,62 @@ class Exchange:
             self._edges = part.rate, edges
         return edges
 
+    @property
+    def _horizon(self) -> int:
+        return max(self._terms.horizon, self._terms.lease)
+
+    def _far(self, runs: Runs) -> float:
+        """How far ahead all processes together aim to book, in us: for a budget, the time of a few requests at most."""
+        pool, horizon = self._pool, self._horizon / _US
+        if pool.unit or pool.calendar is not None:
+            return horizon
+        costs = [n * max([min(part.time_of(of), MOST_NS) for of, part in zip(need, pool.parts, strict=True)]) / _US for n, need in runs]
+        if costs:
+            self._ahead_us = _CHUNK * sum(costs) / sum([n for n, _ in runs])
+        return min(horizon, max(self._ahead_us, _SHORTEST_US))
+
+    def _reach(self, far: float) -> float:
+        """How much later than the latest booking one may be, in us: for slots, any time."""
+        pool = self._pool
+        if pool.unit or pool.calendar is not None:
+            return MOST
+        trip = max(far, self._took / _US)
+        return trip if len(self._node.line) >= _MANY else min(_REACH_US, trip)
+
+    # The answer.
+
+    def heard(self, reply: object) -> Answer:
+        """The answer to the question under way, of which is remembered what the store said. Raises `Unreachable` if it makes no sense."""
+        sent, pool = self.sent, self._pool
+        assert sent is not None
+        parts, answer = sent.parts, reply
+        if not isinstance(answer, Answer):
+            windows = sum([part.calendar is not None for part in parts])
+            answer = read_answer(reply, len(parts) - windows, windows, [n for n, _ in sent.runs], sent.whole)
+        received = self._node.read()
+        took = max(min(received - sent.at, _LONGEST_ANSWER_NS), 1)
+        self._took = pool.answer_ns = (3 * self._took + took) // 4 if self._took else took
+        self._clock = int(answer.numbers[1 if answer.value else 0]) * _US - (sent.at + received) // 2
+        if not answer.value:  # it is another time than was thought
+            self._edges = None, []
+            return answer
+        self._told, self._told_at, self._seat = answer.value, received, answer.seat
+        now, place, written, levels = received - self._node.offset, HEAD, answer.numbers[1], []
+        for part in parts:
+            if part.calendar is None:
+                levels.append(Level(now + ceil(answer.numbers[place] * _US)))
+                place += OF_RATE
+            else:
+                used, _, ends = answer.numbers[place : place + 3]
+                after = [edge for edge in self._edges[1] if edge > ends * _US]
+                begins = [now + ceil((ends - written) * _US), *[now + edge - int(written) * _US for edge in after]]
+                levels.append(Level(now, int(used), tuple(begins)))
+                self._compare(part, ends)
+                place += OF_WINDOW
+        if parts == pool.parts or pool.calendar is None:
+            pool.levels = list(levels)
+        return answer
+
     def _compare(self, part: Part, ends: float) -> None:
         """Tell the log if the window ends at an instant at which none does here."""
         edges = self._edges[1]
@@ -111,24 +389,61 @@ class Exchange:
                 ends // 1_000_000,
             )
 
-    def follow(self, answer: Answer, parts: Sequence[Part], now: int) -> None:
-        """Note what the answer says of each dimension."""
-        place, written, levels = HEAD, answer.numbers[1], []
-        for part in parts:
-            if part.calendar is None:
-                levels.append(Level(now + ceil(answer.numbers[place] * _US)))
-                place += OF_RATE
-            else:
-                used, _, ends = answer.numbers[place : place + 3]
-                after = [edge for edge in self._edges[1] if edge > ends * _US]
-                begins = [now + ceil((ends - written) * _US), *[now + edge - int(written) * _US for edge in after]]
-                levels.append(Level(now, int(used), tuple(begins)))
-                self._compare(part, ends)
-                place += OF_WINDOW
-        if not (len(levels) == 1 and parts != self._pool.parts and parts[0].calendar is not None):
-            self._pool.levels = list(levels)
+    def book(self, answer: Answer) -> None:
+        """Put what the answer assigned into the pool: the question is over."""
+        sent, self.sent = self.sent, None
+        assert sent is not None
+        now = self._told_at - self._node.offset
+        self._tail = self._book(answer, sent.runs, sent.parts, sent.at, now, sent.whole)
 
-    def run(self, n: int, place: int, starts: list[float], need: tuple[int, ...], parts: Sequence[Part], now: int) -> Run:
+    def follow(self, us: float) -> None:
+        """The store pauses all processes for so long; 0: it does not."""
+        node, unsaid = self._node, self.news[1] > self._node.read()
+        if us > 0:
+            self._paused = True
+            ns, until = ceil(us * _US), node.paused_until
+            if not unsaid and until is not None and until > node.read() + ns:
+                node.resume()  # a longer one, which another process has ended
+            node.pause(ns, partial(on_pause_end, self._node, node.now()))
+        elif self._paused and not unsaid:
+            self._paused = False
+            node.resume()
+
+    @property
+    def may_be_resumed(self) -> bool:
+        """Whether another process may have ended the present pause, long before it is over here."""
+        node = self._node
+        return self._paused and node.paused_until is not None and node.paused_until - node.read() > NS_PER_SECOND
+
+    def _book(self, answer: Answer, runs: Runs, parts: Sequence[Part], sent_at: int, now: int, whole: bool = False) -> Run | None:
+        pool, slots = self._pool, []
+        for (n, place, starts), (_, need) in zip(answer.runs, runs, strict=False):
+            if not n:
+                continue
+            if parts[0].calendar is None:
+                slots.append(self._run(n, place, starts, need, parts, now))
+                continue
+            asked = sent_at - self._node.offset
+            closes = int((answer.numbers[HEAD + 2] - answer.numbers[1]) * _US) - self._terms.slack
+            slots.append(Run(need, n, asked, (), (), closes - 1))
+        if answer.runs:
+            self._came = sum([run.n for run in slots])
+            if self._terms.lease or not pool.unit:
+                pool.asks_below = self._came // 2
+        pool.asked_at = pool.look_at = None
+        pool.hand.add(slots)
+        if answer.wait and not whole and not answer.numbers[2]:
+            wait = ceil(answer.wait * _US)
+            if parts[0].calendar is not None:
+                # Permits may come back meanwhile, and somebody waits for them.
+                wait = min(wait, min(max(wait // _RECHECKS, NS_PER_SECOND), _LONGEST_RECHECK_NS))
+            else:
+                wait = min(max(wait // 4, _SOONEST_NS), _LATEST_NS)
+            pool.look_at = now + wait
+            pool.waits_for = answer.place - 1 if answer.place else pool.waits_for
+        return slots[-1] if slots else None
+
+    def _run(self, n: int, place: int, starts: list[float], need: tuple[int, ...], parts: Sequence[Part], now: int) -> Run:
         """Slots that begin so many us after ``now``: the first of them, and by each rate."""
         pool = self._pool
         first, *times = [now + ceil(us * _US) for us in starts]

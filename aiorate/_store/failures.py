@@ -1,22 +1,21 @@
 """What an error of a client means: an outage, which may pass, or a refusal, which lasts until somebody puts it right.
 
-The name of the class decides, else the code. redis-py and valkey-py each have their own classes, with the same names, and remove the
-code from the text of an error that has a class: `ReadOnlyError` says "You can't write against a read only replica." The code is the
-first word of what the server said. No other part of the text decides: a message may quote the name of a limiter.
+The name of the class decides, else the code, which is the first word of what the server said. redis-py and valkey-py have classes of the
+same names, and remove the code from the text of an error that has a class: `ReadOnlyError` says "You can't write against a read only
+replica." No other part of the text decides: a message may quote the name of a limiter.
 """
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["BadAnswer", "Refusal", "Unreachable", "code_of", "failure_of", "is_local", "said", "said_by_server"]
+__all__ = ["Refusal", "Unreachable", "code_of", "failure_of", "said", "said_by_server"]
 
 _CODES = {
     "AskError": "ASK",
     "BusyLoadingError": "LOADING",
     "ClusterCrossSlotError": "CROSSSLOT",
     "ClusterDownError": "CLUSTERDOWN",
-    "ExecAbortError": "EXECABORT",
     "MasterDownError": "MASTERDOWN",
     "MovedError": "MOVED",
     "NoPermissionError": "NOPERM",
@@ -36,12 +35,10 @@ _OUTAGE_CLASSES = {
     *("InvalidResponse", "ValueError", "Unreachable"),  # what a parser raises for junk
 }
 _AUTHENTICATION_CLASSES = {"AuthenticationError", "AuthorizationError", "AuthenticationWrongNumberOfArgsError"}
-_REFUSAL_CLASSES = {*_AUTHENTICATION_CLASSES, "UnicodeEncodeError"}
 _CLUSTER_CLASSES = {"RedisClusterException", "ValkeyClusterException"}  # no node of a cluster would do: their cause says why
 _AUTHENTICATION = {"Authentication required": "NOAUTH", "HELLO must be called": "NOAUTH", "invalid username-password pair": "WRONGPASS"}
-# Servers before 7.0 wrap the error of a command that a script called, and so does a transaction.
+# Servers before 7.0 wrap the error of a command that a script called.
 _INSIDE = re.compile(r"(?:ERR )?Error running script .*?: ?@user_script: ?\d+: (?:@user_script: ?\d+: )?-?([A-Z]+) ")
-_DISCARDED = re.compile(r"(?:EXECABORT )?Transaction discarded because of: -?([A-Z]+) ")
 _CODE = re.compile(r"-?([A-Z]+)(?: |$)")
 _OF_CLUSTER = {"MOVED", "ASK", "CROSSSLOT"}
 
@@ -58,31 +55,20 @@ class Refusal(Exception):
     """The store answers, and refuses: a wrong password, a missing permission, a key of another type. Waiting does not help."""
 
 
-class BadAnswer(Exception):
-    """The store gave an answer that the script never gives."""
-
-
 def said_by_server(error: object) -> bool:
     """Whether it is the answer to a command, and not a failure to get one."""
     return any(kind.__name__ == "ResponseError" for kind in type(error).__mro__)
 
 
-def is_local(error: BaseException) -> bool:
-    """Whether the client could not even send the commands, because its encoding lacks a character, or for the kind of a word."""
-    return isinstance(error, UnicodeEncodeError) or type(error).__name__ == "DataError"
-
-
 def code_of(error: BaseException) -> str:
     """The code that the server gave, such as ``READONLY``; empty if there is none."""
     text = str(error)
-    for inside in (_INSIDE, _DISCARDED):
-        found = inside.match(text)
-        if found:
-            return found[1]
+    inside = _INSIDE.match(text)
+    if inside:
+        return inside[1]
     for kind in type(error).__mro__:
-        code = _CODES.get(kind.__name__)
-        if code:
-            return code
+        if kind.__name__ in _CODES:
+            return _CODES[kind.__name__]
         if kind.__name__ in _AUTHENTICATION_CLASSES:
             return next((code for words, code in _AUTHENTICATION.items() if words in text), "")
     found = _CODE.match(text)
@@ -92,8 +78,7 @@ def code_of(error: BaseException) -> str:
 def said(error: BaseException) -> str:
     """Its text with the code in front, in one line."""
     text = " ".join(str(error).split()) or type(error).__name__
-    code = code_of(error)
-    inside = _INSIDE.match(text)
+    code, inside = code_of(error), _INSIDE.match(text)
     if inside:
         text = text[inside.start(1) :]
     elif code and not text.removeprefix("-").startswith(code):
@@ -117,8 +102,6 @@ def _is_outage(error: BaseException) -> bool:
         name = kind.__name__
         if name in _CLUSTER_CLASSES and error.__cause__ is not None:
             return _is_outage(error.__cause__)
-        if name in _REFUSAL_CLASSES:
-            return False
-        if name in _OUTAGE_CLASSES:
-            return True
+        if name in _AUTHENTICATION_CLASSES | _OUTAGE_CLASSES:
+            return name not in _AUTHENTICATION_CLASSES
     return False

@@ -6,18 +6,14 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from aiorate._limiter import Limiter
+from aiorate._loops.table import running_loop
 from aiorate._options import check_scope
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, duration_to_ns, ns_to_seconds
-from aiorate._schedulers.interface import check_permits
-from aiorate._store.demand import Terms
-from aiorate._store.once import AskOnce
-from aiorate._store.options import check_name, horizon_of, lateness_of, parts_of, share_of
+from aiorate._store.address import check_source
+from aiorate._store.options import check_name, parts_of, terms_of
 from aiorate._store.pool import Pool
-from aiorate._store.session import StoreSession
-from aiorate._store.store import check_source
-from aiorate._tree.questions import above_on_demand
-from aiorate._tree.refusals import ACQUIRE
-from aiorate._tree.tree import TURN
+from aiorate._store.session import StoreSession, check_alike
+from aiorate._tree.refusals import ACQUIRE, Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -31,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RedisLimiter"]
 
+_BLOCKING = Refusals("acquire_blocking")
 _acquire = Limiter.acquire  # not by super(), which takes as long as a permit that is in hand
 
 
@@ -90,26 +87,15 @@ class RedisLimiter(Limiter):
             check_scope("RedisLimiter", scope, " The limit is that of all processes either way.")
         check_source(client_or_url, alone=scope != "loop")
         check_name("RedisLimiter", name)
-        parts = parts_of(rate, burst)
-        at_most, leased = lateness_of("RedisLimiter", slack, lease)
-        windows = parts[0].calendar is not None
-        if windows and leased:
+        parts = parts_of("RedisLimiter", rate, burst)
+        kind = "limiter" if parts[0].calendar is None else "window"
+        terms = terms_of("RedisLimiter", kind, horizon, lease, slack, on_unavailable, local_share, grace, "acquire()")
+        if kind == "window" and terms.lease:
             raise ValueError(f"RedisLimiter(lease={lease!r}): a CalendarWindow has no lease. Its permits are taken one request at a time.")
-        terms = Terms(
-            "window" if windows else "limiter",
-            horizon_of("RedisLimiter", horizon, 0.02),
-            leased,
-            at_most,
-            on_unavailable,
-            duration_to_ns(grace, "RedisLimiter(grace)"),
-            share_of("RedisLimiter", on_unavailable, local_share),
-            "acquire()",
-        )
-        late = max(at_most, leased)
-        pool = Pool(parts, not windows, late)
+        pool = Pool(parts, kind == "limiter", terms.late)
         super().__init__(
             pool,
-            catch_up=Fraction(late, NS_PER_SECOND),
+            catch_up=Fraction(terms.late, NS_PER_SECOND),
             max_waiting=max_waiting,
             precise=precise,
             clock=clock,
@@ -120,6 +106,7 @@ class RedisLimiter(Limiter):
             scope=scope,
         )
         self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, pool, terms)
+        check_alike((client_or_url, name, kind), self._session, parts)
 
     @property
     def key(self) -> str:
@@ -138,39 +125,19 @@ class RedisLimiter(Limiter):
         return self._acquire_within(permits, max_wait)
 
     async def _acquire_within(self, permits: int, max_wait: Duration) -> float:
-        limit = duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
-        node, session = self._node, self._session
-        if (limit and limit >= session.answer_ns) or above_on_demand(node):
+        limit, looks = duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND), self._session.looks
+        if not looks.serve(limit):
             return await super().acquire(permits, max_wait=max_wait)
-        check_permits("acquire()", permits, node.max_permits)
-        once = AskOnce(node, session.once, limit, "acquire")
-        ticket, _, asked, _ = node.tree.ask(node, permits, None, self._max_waiting, ACQUIRE, None, False, once.decide)
-        if ticket is None:
-            return 0.0
-        if ticket is TURN and node.loop is not None:  # refused in a starved loop
-            await node.loop.turn()
-            return await self._acquire_within(permits, max_wait)
-        try:
-            return ns_to_seconds((await node.tree.wait(node, ticket, permits, asked))[0])
-        finally:
-            once.forget()
+        self._check("acquire()", permits)
+        return ns_to_seconds((await looks.take(permits, limit, self._max_waiting, ACQUIRE))[0])
 
     def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         """As `Limiter.acquire_blocking`. A short ``max_wait`` is as in `acquire`: with 0, the store is asked once."""
-        node, session = self._node, self._session
-        if max_wait is None or not node.tree.threads or above_on_demand(node):
+        limit, looks = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND), self._session.looks
+        if limit is None or not self._node.tree.threads or running_loop() is not None or not looks.serve(limit):
             return super().acquire_blocking(permits, max_wait=max_wait)
-        limit = duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
-        if limit and limit >= session.answer_ns:
-            return super().acquire_blocking(permits, max_wait=max_wait)
-        check_permits("acquire_blocking()", permits, node.max_permits)
-        from aiorate._tree.threads import wait_blocking
-
-        once = AskOnce(node, session.once, limit, "acquire_blocking")
-        try:
-            return ns_to_seconds(wait_blocking(node, node.tree, permits, None, self._max_waiting, decide=once.decide)[0])
-        finally:
-            once.forget()
+        self._check("acquire_blocking()", permits)
+        return ns_to_seconds(looks.take_blocking(permits, limit, self._max_waiting, _BLOCKING)[0])
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if this process has them at hand, without waiting and without asking the store.
@@ -197,7 +164,7 @@ class RedisLimiter(Limiter):
     def apply(self, spec: RateSpec | str) -> None:
         super().apply(spec)
         if not self._node.closed:
-            self._session.reopen()
+            self._node.tree.run(self._session.reopen)
 
     async def aclose(self) -> None:
         """Close the limiter, and give back to the store what it had booked. Callers in the queue get `LimiterClosed`.

@@ -1,20 +1,19 @@
-"""The checks of the options that RedisLimiter and RedisBudget have in common. ``call`` is the name of the class, for errors."""
+"""What limits in stores are given: their options and limits, checked. ``call`` is the name of the class, for errors."""
 
 from __future__ import annotations
 
 from copy import deepcopy
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate._errors import kind_of
 from aiorate._limiter import Limiter
 from aiorate._options import each_of, is_list
 from aiorate._rate import Rate, duration_to_ns, exact
-from aiorate._schedulers.all_of import AllOf
 from aiorate._schedulers.calendar_window import CalendarWindow
 from aiorate._schedulers.interface import Scheduler, check_permits
 from aiorate._schedulers.token_bucket import TokenBucket
-from aiorate._store.outage import POLICIES
 from aiorate._store.slots import Part, check_memory
 
 if TYPE_CHECKING:
@@ -24,15 +23,42 @@ if TYPE_CHECKING:
 
     OneLimit = Rate | str | Number | TokenBucket | CalendarWindow
 
-__all__ = ["check_name", "horizon_of", "lateness_of", "parts_of", "share_of"]
+__all__ = ["Terms", "check_name", "parts_of", "read_limit", "terms_of"]
 
+_POLICIES = ("raise", "wait", "local", "open")
 _SHORTEST_SLACK_NS = 1_000_000
 _EXAMPLES = (
-    "Write RedisLimiter(url, name, '100/s'), TokenBucket('100/s', burst=10), or a list of these that all hold: ['10/s', '100/min']; or"
+    "Write '100/s', TokenBucket('100/s', burst=10), or a list of these that all hold: ['10/s', '100/min']; or"
     " CalendarWindow('1000/day', 'Europe/Berlin') alone."
 )
 _MOST_PERMITS = 10**15
 """What a store counts exactly."""
+
+
+class Terms(NamedTuple):
+    """How a limit uses its store. Durations are in ns."""
+
+    kind: str
+    """The kind of limit, as the value of the key has it."""
+    horizon: int
+    """How far ahead all processes together aim to book."""
+    lease: int
+    """How far ahead slots are taken that nobody asked for yet; 0: not at all."""
+    slack: int
+    """How late a slot may be used."""
+    policy: str
+    """What happens in an outage, ..."""
+    grace: int
+    """... once it has taken so long."""
+    share: Fraction
+    """This process's part of the limits then; 1 unless the policy is ``"local"``."""
+    call: str
+    """What errors name."""
+
+    @property
+    def late(self) -> int:
+        """How late a slot may be used that was taken ahead."""
+        return max(self.slack, self.lease)
 
 
 def check_name(call: str, name: object) -> None:
@@ -50,106 +76,94 @@ def check_name(call: str, name: object) -> None:
         ) from None
 
 
-def lateness_of(call: str, slack: Duration, lease: Duration) -> tuple[int, int]:
-    """Slack and lease in ns. Raises TypeError and ValueError for other numbers, and if both are shorter than a millisecond."""
-    at_most, leased = duration_to_ns(slack, f"{call}(slack)"), duration_to_ns(lease, f"{call}(lease)")
-    if max(at_most, leased) < _SHORTEST_SLACK_NS:
+def terms_of(
+    call: str,
+    kind: str,
+    horizon: Duration,
+    lease: Duration,
+    slack: Duration,
+    policy: str,
+    share: Number | None,
+    grace: Duration,
+    method: str,
+) -> Terms:
+    """The terms of these options. Raises TypeError and ValueError for wrong ones."""
+    late, leased = duration_to_ns(slack, f"{call}(slack)"), duration_to_ns(lease, f"{call}(lease)")
+    if max(late, leased) < _SHORTEST_SLACK_NS:
         raise ValueError(
             f"{call}(slack={slack!r}) must be at least 0.001 seconds, because no event loop uses a permit at its very instant. 0.005 is"
             " the default."
         )
-    return at_most, leased
-
-
-def horizon_of(call: str, horizon: Duration, default: float) -> int:
-    """The horizon in ns. Raises TypeError and ValueError unless it is more than 0."""
     ahead = duration_to_ns(horizon, f"{call}(horizon)")
     if ahead < 1:
-        raise ValueError(f"{call}(horizon={horizon!r}) must be more than 0 seconds. {default} is the default.")
-    return ahead
-
-
-def share_of(call: str, policy: str, share: Number | None) -> Fraction:
-    """The part of the rate that this process has while the store cannot be reached; 1 unless the ``policy`` is ``"local"``."""
-    if policy not in POLICIES:
-        raise ValueError(f"{call}(on_unavailable) must be one of {', '.join(POLICIES)}, not {policy!r}.")
-    if share is None:
-        if policy == "local":
-            raise ValueError(f"{call}(on_unavailable='local') needs local_share: this process's part of the rate, such as 0.25 of 4.")
-        return Fraction(1)
-    part = Fraction(*exact(share, f"{call}(local_share)"))
-    if policy != "local":
+        raise ValueError(f"{call}(horizon={horizon!r}) must be more than 0 seconds.")
+    if policy not in _POLICIES:
+        raise ValueError(f"{call}(on_unavailable) must be one of {', '.join(_POLICIES)}, not {policy!r}.")
+    if share is None and policy == "local":
+        raise ValueError(f"{call}(on_unavailable='local') needs local_share: this process's part of the rate, such as 0.25 of 4.")
+    part = Fraction(1) if share is None else Fraction(*exact(share, f"{call}(local_share)"))
+    if share is not None and policy != "local":
         raise ValueError(f"{call}(local_share) is for on_unavailable='local'; the policy is {policy!r}.")
     if not 0 < part <= 1:
         raise ValueError(f"{call}(local_share={share!r}) must be more than 0 and at most 1.")
-    return part
+    return Terms(kind, ahead, leased, late, policy, duration_to_ns(grace, f"{call}(grace)"), part, method)
 
 
-def parts_of(limit: OneLimit | Sequence[OneLimit], burst: int | Sequence[int] | None) -> list[Part]:
+def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | Sequence[int] | None) -> list[Part]:
     """The dimensions of a limiter, which all hold. Raises TypeError and ValueError for anything else."""
-    calendar = _calendar_of(limit, burst)
-    if calendar is not None:
-        return [Part(calendar.rate, calendar.rate.permits, calendar)]
-    parts = [Part(*each) for each in zip(*_rates_of(limit, burst), strict=True)]
-    for part in parts:
-        check_memory("RedisLimiter(rate, burst)", part.rate, part.burst)
-    return parts
-
-
-def _calendar_of(limit: object, burst: object) -> CalendarWindow | None:
-    """The limit, if it is a window of the calendar. Raises ValueError if it is not alone."""
-    limits = limit if isinstance(limit, (list, tuple)) else [limit]
-    calendar = next((each for each in limits if isinstance(each, CalendarWindow)), None)
-    if calendar is None:
-        return None
-    if len(limits) > 1:
-        raise ValueError(
-            f"RedisLimiter(rate): the CalendarWindow of {calendar.described} must be the only limit. For another limit besides, let a"
-            " limiter share it: KeyedLimiter(lambda key: RedisLimiter(url, f'rate:{key}', '10/s'), shared=RedisLimiter(url, 'quota',"
-            " CalendarWindow(...)))."
-        )
-    if burst is not None:
-        raise ValueError(f"RedisLimiter(burst={burst!r}): a CalendarWindow has no burst. All its permits may go at once. Leave burst= out.")
-    if calendar.rate.permits > _MOST_PERMITS:
-        raise ValueError(f"RedisLimiter(rate): a store counts at most 10**15 permits of a window, and {calendar.described} has more.")
-    return deepcopy(calendar)
-
-
-def _rates_of(limit: OneLimit | Sequence[OneLimit], burst: int | Sequence[int] | None) -> tuple[list[Rate], list[int]]:
-    """The rates and the burst of each. Raises TypeError and ValueError for anything else."""
     limits: Sequence[object] = limit if isinstance(limit, (list, tuple)) else [limit]
-    rates = each_of("RedisLimiter(rate)", limits, _rate) if is_list(limit) else [_rate(limit)]
+    calendar = next((each for each in limits if isinstance(each, CalendarWindow)), None)
+    if calendar is not None:
+        _check_calendar(call, calendar, len(limits), burst)
+        return [Part(calendar.rate, calendar.rate.permits, deepcopy(calendar))]
+    of_limiter = partial(_of_limiter, call)
+    read = [each[0] for each in each_of(f"{call}(rate)", limits, of_limiter)] if is_list(limit) else [of_limiter(limit)[0]]
     buckets = [each for each in limits if isinstance(each, TokenBucket)]
     if burst is None:
-        return rates, [each.burst if isinstance(each, TokenBucket) else 1 for each in limits]
-    if buckets:
+        bursts = [each.burst if isinstance(each, TokenBucket) else 1 for each in limits]
+    elif buckets:
         raise ValueError(
-            f"RedisLimiter(burst={burst!r}): {buckets[0]!r} has a burst already. Leave burst= out, and write every limit with a burst as"
+            f"{call}(burst={burst!r}): {buckets[0]!r} has a burst already. Leave burst= out, and write every limit with a burst as"
             " TokenBucket(rate, burst=...)."
         )
-    bursts: list[int] = list(burst) if isinstance(burst, (list, tuple)) else [burst] * len(rates)  # type: ignore[list-item]
-    if len(bursts) != len(rates):
-        raise ValueError(f"RedisLimiter(burst={burst!r}) must be one int, or one for each of the {len(rates)} rates.")
-    for each in bursts:
-        check_permits("RedisLimiter(burst)", each)
-    return rates, bursts
+    else:
+        bursts = list(burst) if isinstance(burst, (list, tuple)) else [burst] * len(read)  # type: ignore[list-item]
+    if len(bursts) != len(read):
+        raise ValueError(f"{call}(burst={burst!r}) must be one int, or one for each of the {len(read)} rates.")
+    for rate, each in zip(read, bursts, strict=True):
+        check_permits(f"{call}(burst)", each)
+        check_memory(f"{call}(rate, burst)", rate, each)
+    return [Part(rate, each) for rate, each in zip(read, bursts, strict=True)]
 
 
-def _rate(limit: object) -> Rate:
+def _check_calendar(call: str, calendar: CalendarWindow, count: int, burst: object) -> None:
+    if count > 1:
+        raise ValueError(
+            f"{call}(rate): the CalendarWindow of {calendar.described} must be the only limit. For another limit besides, let a limiter"
+            f" share it: KeyedLimiter(lambda key: {call}(..., '10/s'), shared={call}(..., CalendarWindow(...)))."
+        )
+    if burst is not None:
+        raise ValueError(f"{call}(burst={burst!r}): a CalendarWindow has no burst. All its permits may go at once. Leave burst= out.")
+    if calendar.rate.permits > _MOST_PERMITS:
+        raise ValueError(f"{call}(rate): a store counts at most 10**15 permits of a window, and {calendar.described} has more.")
+
+
+def _of_limiter(call: str, limit: object) -> tuple[Rate, int | None]:
+    return read_limit(f"{call}(rate)", limit, f"a rate, a TokenBucket, a CalendarWindow or a list, not {kind_of(limit)}. {_EXAMPLES}")
+
+
+def read_limit(what: str, limit: object, possible: str) -> tuple[Rate, int | None]:
+    """A rate, or the rate and the burst of a bucket. Raises ValueError, and TypeError that says what is ``possible``."""
     if isinstance(limit, TokenBucket):
         if deepcopy(limit).peek(limit.burst, 0) > 0:
             raise ValueError(
-                f"RedisLimiter(): only the rate and the burst of {limit!r} count: the bucket in the store starts full. Give a new one"
-                " without initial= and start=."
+                f"{what}: only the rate and the burst of {limit!r} count: the bucket in the store starts full. Give a new one without"
+                " initial= and start=."
             )
-        return limit.rate
-    if isinstance(limit, AllOf):
-        raise TypeError(f"RedisLimiter(rate) takes the limits that all hold as a list, not as an AllOf. {_EXAMPLES}")
-    if isinstance(limit, (Scheduler, Limiter, type)):
-        raise TypeError(f"RedisLimiter(rate) must be a rate, a TokenBucket or a CalendarWindow, not {kind_of(limit)}. {_EXAMPLES}")
-    try:
-        return Rate.of(limit)  # type: ignore[arg-type]  # which says what is wrong
-    except TypeError:
-        raise TypeError(
-            f"RedisLimiter(rate) must be a rate, a TokenBucket or a CalendarWindow, not {kind_of(limit)}. {_EXAMPLES}"
-        ) from None
+        return limit.rate, limit.burst
+    if not isinstance(limit, (Scheduler, Limiter, type, list, tuple)):
+        try:
+            return Rate.of(limit), None  # type: ignore[arg-type]  # which says what is wrong
+        except TypeError:
+            pass
+    raise TypeError(f"{what} must be {possible}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from aiorate._errors import EngineUnavailable
 from aiorate._events import Event
-from aiorate._rate import NS_PER_SECOND, Rate, ns_to_seconds
+from aiorate._rate import Rate, ns_to_seconds
 from aiorate._store.failures import said, said_by_server
-from aiorate._store.script import FORM, pack
+from aiorate._store.script import FORM, pack, read_answer
 from aiorate._store.slots import Part
 from aiorate._store.twin import Twin
 
@@ -18,14 +17,13 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from aiorate._loops.clock import Handle
-    from aiorate._store.place import Timers
+    from aiorate._store.options import Terms
     from aiorate._store.pool import Pool
-    from aiorate._store.script import Question
+    from aiorate._store.script import Answer, Question
     from aiorate._tree.node import Node
 
-__all__ = ["POLICIES", "Local", "Outage"]
+__all__ = ["Local", "Outage"]
 
-POLICIES = ("raise", "wait", "local", "open")
 _US = 1_000  # ns
 
 
@@ -42,14 +40,18 @@ class Local:
         self.spent: list[int] = [0] * len(parts)
         """Of each dimension."""
 
-    def ask(self, question: Question, runs: Sequence[tuple[int, Sequence[int]]], reading: int) -> str:
+    def ask(self, question: Question, runs: Sequence[tuple[int, tuple[int, ...]]], reading: int) -> Answer:
         """The answer to that question."""
         limits: list[list[float]] = []
         for part in self.parts:
             more = 0 if self._begun else part.burst - 1
             limits.append([part.rate.period_ns / (part.rate.permits * _US), part.burst, more, 0, 0, 0, 0])
         self._begun = True
-        return self._twin.ask(reading // _US, pack(question, limits, runs), f"{FORM} local")
+        reply = self._twin.ask(reading // _US, pack(question._replace(took=-1), limits, runs), f"{FORM} local")
+        answer = read_answer(reply, len(self.parts), 0, [n for n, _ in runs], False)
+        for (n, _, _), (_, need) in zip(answer.runs, runs, strict=False):
+            self.spent = [own + n * of for own, of in zip(self.spent, need, strict=True)]
+        return answer
 
 
 def _part(part: Part, share: Fraction) -> Part:
@@ -58,21 +60,16 @@ def _part(part: Part, share: Fraction) -> Part:
 
 
 class Outage:
-    """Since when the store has not answered, and what decides after that has lasted for ``grace`` ns. ``call`` is named in errors."""
+    """Since when the store has not answered, and what decides after that has lasted for the grace."""
 
-    __slots__ = ("_call", "_grace", "_node", "_pool", "_share", "_timer", "began", "cause", "degraded", "local", "policy")
+    __slots__ = ("_cause", "_node", "_pool", "_terms", "_timer", "began", "degraded", "local")
 
-    def __init__(self, node: Node, pool: Pool, policy: str, grace: int, share: Fraction, call: str) -> None:
-        self.policy: str = policy
-        """Its name."""
-        self._node, self._pool, self._call = node, pool, call
-        self._grace: int = grace
-        self._share: Fraction = share
+    def __init__(self, node: Node, pool: Pool, terms: Terms) -> None:
+        self._node, self._pool, self._terms = node, pool, terms
         self._timer: Handle | None = None
         self.began: int | None = None
         """The reading at the first call without an answer; None: the store answers."""
-        self.cause: BaseException | None = None
-        """Of the last such call."""
+        self._cause: BaseException | None = None  # of the last such call
         self.degraded: bool = False
         """Whether it has gone on for longer than the grace."""
         self.local: Local | None = None
@@ -83,9 +80,9 @@ class Outage:
         """Whether the store does not answer, for less than the grace."""
         return self.began is not None and not self.degraded
 
-    def no_answer(self, began: int, cause: BaseException, timers: Timers | None) -> None:
+    def no_answer(self, began: int, cause: BaseException) -> None:
         """A question got no answer. The store has been silent since the reading ``began``, as far as it was asked."""
-        self.cause = cause
+        self._cause = cause
         if self.began is None:
             self.began = began
         if self.degraded:
@@ -93,65 +90,62 @@ class Outage:
             if not self._pool.outage:
                 self._decide()
                 self._node.changed()
-        elif not self._over():  # requests that do not wait were refused all through the grace, and set no timer
-            self.await_end_of_grace(timers)
+        else:
+            self.await_end_of_grace()
 
-    def await_end_of_grace(self, timers: Timers | None) -> None:
+    def await_end_of_grace(self) -> None:
         """Set the timer, if there is an outage and the grace is not over."""
-        if self.began is not None and self.in_grace and self._timer is None and timers is not None:
-            seconds = max(self.began + self._grace - self._node.read(), 0) / NS_PER_SECOND
-            self._timer = timers.call_later(seconds, partial(self._on_grace, timers))
+        loop, began = self._node.loop, self.began
+        if began is None or self.degraded or loop is None or self._timer is not None:
+            return
+        ends = began + self._terms.grace
+        if self._node.read() < ends:
+            self._timer = loop.call_at(ends, self._on_grace)  # which may be early
+        else:
+            self.degraded = True
+            self._decide()
+            self._node.tell(Event("degraded", self._node.name, source=f"{self._why}; on_unavailable={self._terms.policy!r}"))
+            self._node.changed()
 
-    def _on_grace(self, timers: Timers) -> None:
+    def _on_grace(self) -> None:
         self._timer = None
-        if not self._over():
-            self.await_end_of_grace(timers)  # a timer may be early
-
-    def _over(self) -> bool:
-        node = self._node
-        if self.began is None or node.read() < self.began + self._grace:
-            return False
-        self.cancel()
-        self.degraded = True
-        self._decide()
-        node.tell(Event("degraded", node.name, source=f"{self.why}; on_unavailable={self.policy!r}"))
-        node.changed()
-        return True
+        self.await_end_of_grace()
 
     def _decide(self) -> None:
         """The policy decides from now on."""
-        pool = self._pool
+        pool, policy = self._pool, self._terms.policy
         pool.unanswered()
-        pool.outage = self.policy
-        if self.policy == "raise":
-            pool.error = self.error()
-        elif self.policy == "local" and self.local is None:
-            self.local = Local(pool.parts, self._share)
+        pool.outage = policy
+        if policy == "raise":
+            what = "answers with an error" if said_by_server(self._cause) else "does not answer"
+            text = f"the store {what}: {self._why}. It is asked again; on_unavailable= says what happens meanwhile."
+            pool.error = self._error(text, self._cause)
+        elif policy == "local" and self.local is None:
+            self.local = Local(pool.parts, self._terms.share)
             pool.levels = [None] * len(pool.parts)
 
     def suspend(self) -> None:
         """The store was not asked for a while: requests wait until it is known whether it answers."""
         self._pool.outage, self._pool.error = "", None
 
-    def ended(self) -> list[int]:
-        """The store can be reached again. Returns what must be charged of each dimension: what was granted here, at most a share of the
-        burst."""
+    def ended(self) -> None:
+        """The store can be reached again. What was granted here meanwhile is charged, at most a share of the burst."""
         node, pool, local = self._node, self._pool, self.local
         length = node.read() - self.began if self.degraded and self.began is not None else 0
-        owed = [0] * len(pool.parts)
-        if local is not None:
-            bursts = [int(part.burst * self._share) if part.burst > 1 else 0 for part in pool.parts]
-            owed = [min(spent, burst) for spent, burst in zip(local.spent, bursts, strict=True)]
-            pool.clear()
         self.forget()
+        if local is not None:
+            bursts = [int(part.burst * self._terms.share) if part.burst > 1 else 0 for part in pool.parts]
+            pool.clear()
+            owed = [min(spent, burst) for spent, burst in zip(local.spent, bursts, strict=True)]
+            if any(owed):
+                pool.correct(owed, node.now())
         if length:
             node.tell(Event("restored", node.name, seconds=ns_to_seconds(length)))
-        return owed
 
     def forget(self) -> None:
         """The store answers, or nobody waits for it: the grace begins with the next call without an answer."""
         self.cancel()
-        self.began = self.cause = self.local = None
+        self.began = self._cause = self.local = None
         self.degraded = False
         self.suspend()
 
@@ -162,21 +156,14 @@ class Outage:
             self._timer = None
 
     @property
-    def why(self) -> str:
-        """The error of the last such call."""
-        return "" if self.cause is None else said(self.cause).rstrip(".")
-
-    def error(self) -> EngineUnavailable:
-        """The error for requests that cannot be served."""
-        what = "answers with an error" if said_by_server(self.cause) else "does not answer"
-        error = EngineUnavailable(
-            f"{self._call}: the store {what}: {self.why}. It is asked again; on_unavailable= says what happens meanwhile."
-        )
-        error.__cause__ = self.cause
-        return error
+    def _why(self) -> str:
+        return "" if self._cause is None else said(self._cause).rstrip(".")
 
     def refusal(self, cause: BaseException) -> EngineUnavailable:
         """The error for requests while the store refuses."""
-        error = EngineUnavailable(f"{self._call}: the store refuses: {said(cause)}")
+        return self._error(f"the store refuses: {said(cause)}", cause)
+
+    def _error(self, text: str, cause: BaseException | None) -> EngineUnavailable:
+        error = EngineUnavailable(f"{self._terms.call}: {text}")
         error.__cause__ = cause
         return error

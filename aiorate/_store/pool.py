@@ -185,10 +185,6 @@ class Pool(Scheduler):
         """The number of slots in hand that are of use while the first in line asks for ``permits``."""
         return self.hand.count - self._lapsed(permits, now)
 
-    def due_by(self, instant: int, now: int) -> int:
-        """The number of slots in hand that are of use now and due by that instant."""
-        return max(self.hand.by(instant) - self._lapsed(1, now), 0)
-
     def unanswered(self) -> None:
         """Nothing is on its way: call the link again when slots are wanted."""
         self.asked_at = self.look_at = None
@@ -455,15 +451,11 @@ class Pool(Scheduler):
             return part.burst, now
         if self.outage in ("raise", "wait") or level is None:
             return 0, NOBODY_KNOWS
-        return level.standing(part, self.due_by(now, now) if self.unit else 0, now)
-
-    def available_of(self, place: int, now: int) -> int:
-        """How much of that dimension lies ready, as the store said last."""
-        return self._standing(place, now)[0]
+        return level.standing(part, self.available(now) if self.unit else 0, now)
 
     def available(self, now: int) -> int:
-        """The number of slots that are due."""
-        return self.due_by(now, now)
+        """The number of slots in hand that are due."""
+        return max(self.hand.by(now) - self._lapsed(1, now), 0)
 
     def lag(self, now: int) -> int:
         """How late (ns) the first slot in hand is."""

@@ -25,7 +25,7 @@ from hashlib import sha1
 from struct import pack as pack_numbers
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiorate._store.failures import BadAnswer
+from aiorate._store.failures import Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -312,7 +312,7 @@ def pack(question: Question, limits: Sequence[Sequence[float]], runs: Sequence[t
 
 
 def read_answer(reply: object, rates: int, windows: int, asked: Sequence[int], whole: bool) -> Answer:
-    """The script's reply, bytes or text, to runs of ``asked`` requests; ``whole``: each is granted whole, or 0. Raises `BadAnswer`."""
+    """The script's reply, bytes or text, to runs of ``asked`` requests; ``whole``: each is granted whole, or 0. Raises `Unreachable`."""
     try:
         text = reply.decode() if isinstance(reply, bytes) else reply
         if isinstance(text, str):
@@ -332,7 +332,7 @@ def read_answer(reply: object, rates: int, windows: int, asked: Sequence[int], w
                     return Answer(value, numbers, wait, int(place), seat, runs)
     except (ValueError, IndexError):
         pass
-    raise BadAnswer(f"the store gave an answer that the script never gives: {str(reply)[:80]!r}")
+    raise Unreachable(f"the store gave an answer that the script never gives: {str(reply)[:80]!r}")
 
 
 def _runs(words: list[float], rates: int) -> list[tuple[int, int, list[float]]]:

@@ -1,63 +1,49 @@
-"""One limit's talk with the store: what to ask next, and what an answer means for its pool. Sends nothing itself: `StoreClient` does."""
+"""One limit's talk with the store: what to ask next, and what an answer means. Sends nothing itself: `StoreClient` does.
+
+Requests that may not wait stand in no line: `Looks` has them.
+"""
 
 from __future__ import annotations
 
-from math import ceil
-from typing import TYPE_CHECKING, NamedTuple
+import os
+from fractions import Fraction
+from gc import collect
+from logging import getLogger
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet, WeakValueDictionary
 
+from aiorate._loops.table import running_loop
 from aiorate._rate import NS_PER_SECOND
-from aiorate._store.client import sessions
-from aiorate._store.demand import Demand
-from aiorate._store.exchange import Exchange
-from aiorate._store.once import Once
+from aiorate._store.address import identity
+from aiorate._store.client import client_of
+from aiorate._store.exchange import NO_NEWS, Exchange
+from aiorate._store.failures import Refusal
+from aiorate._store.looks import Looks, Word
 from aiorate._store.outage import Outage
-from aiorate._store.pause import SharedPause
-from aiorate._store.place import LoopPlace
-from aiorate._store.script import HEAD, OF_RATE, read_answer
-from aiorate._store.slots import Level, Run
+from aiorate._store.slots import MOST_NS
 from aiorate._tree.provider import Provider
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from aiorate._loops.clock import Handle
     from aiorate._store.client import StoreClient
-    from aiorate._store.demand import Runs, Terms
-    from aiorate._store.pause import NewsOfPause
-    from aiorate._store.place import Place, Returned
+    from aiorate._store.exchange import Runs
+    from aiorate._store.options import Terms
     from aiorate._store.pool import Pool
-    from aiorate._store.script import Answer
     from aiorate._store.slots import Part
     from aiorate._store.store import Asked
     from aiorate._tree.node import Node
 
-__all__ = ["StoreSession"]
+__all__ = ["StoreSession", "check_alike"]
 
-_US, _MS = 1_000, 1_000_000  # ns
+_logger = getLogger("aiorate")
+
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
 _CONNECTING_NS = NS_PER_SECOND // 20  # how long aclose() trusts that a store answers which has not answered before
-_SOONEST_NS, _LATEST_NS = 20 * _MS, 250 * _MS  # after which to ask again for a reservation that was not booked
-_RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a window that is used up: permits may come back
 _RETURNS = 12  # the store hears of this many at once, whatever is in hand
-_FLUSH_SECONDS = 0.05  # after which the store hears what came back, if no question is to be expected
-
-
-class Sent(NamedTuple):
-    """The question under way."""
-
-    at: int
-    """The reading when it was sent."""
-    runs: Runs
-    parts: tuple[Part, ...]
-    """By which it was asked."""
-    whole: bool
-    """Whether requests are granted whole or not at all, for those who wait for one answer."""
-    more: list[int]
-    """The corrections that it tells, ..."""
-    oldest: int | None
-    """... and since when."""
-    news: NewsOfPause
-    """... and that of a pause."""
-    closed: bool
-    """Whether the limit was closed by then."""
+_FLUSH_NS = NS_PER_SECOND // 20  # after which the store hears what came back, if no question is to be expected
+_RECHECK_NS = NS_PER_SECOND  # how often a process in which a request waits asks whether a pause goes on
 
 
 class StoreSession(Provider):
@@ -66,25 +52,23 @@ class StoreSession(Provider):
     __slots__ = (
         "__weakref__",
         "_closed",
-        "_demand",
         "_exchange",
         "_flush",
         "_lapsed",
         "_node",
         "_outage",
-        "_pause",
-        "_place",
         "_pool",
+        "_process",
+        "_recheck",
         "_returned",
         "_returns",
-        "_sent",
         "_silent",
-        "_tail",
+        "_source",
         "_terms",
         "_wanted_at",
         "client",
         "key",
-        "once",
+        "looks",
     )
 
     def __init__(self, source: object, key: str, node: Node, pool: Pool, terms: Terms) -> None:
@@ -92,49 +76,75 @@ class StoreSession(Provider):
         """Of the store."""
         self.client: StoreClient | None = None
         """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
-        self._place: Place = _place_of(source, node)
-        self._node, self._pool, self._terms = node, pool, terms
-        self.once: Once = Once(node, pool, terms.slack)
-        """Requests in line that wait for one answer of the store only."""
-        self._demand: Demand = Demand(node, pool, terms, self.once.waiting)
-        self._exchange: Exchange = Exchange(pool, terms, self._demand)
-        self._outage = self.once.outage = Outage(node, pool, terms.policy, terms.grace, terms.share, terms.call)
+        self._source, self._node, self._pool, self._terms = source, node, pool, terms
+        self._exchange: Exchange = Exchange(node, pool, terms)
+        self._outage: Outage = Outage(node, pool, terms)
+        self._process: int = 0  # in which the store was asked last
         self._closed: bool = False  # nothing is asked, except to return slots
-        self._returned: Returned | None = None  # while aclose() waits until the store has heard of slots that come back
-        self._sent: Sent | None = None  # None: no question is under way
-        self._tail: Run | None = None  # the last slots of all, as far as is known
+        self._returned: list[Word] | None = None  # while aclose() waits until the store has heard of slots that come back
+        self.looks: Looks = Looks(node, pool, terms.slack, self._ask_at_once)
+        """Requests that may not wait."""
         self._returns: int = 0  # since a question told of them
-        self._pause: SharedPause = SharedPause(node, self._tell)
+        self._recheck: Handle | None = None  # the timer to ask whether it still does
         self._lapsed: int = 0  # ns of schedule that were reported as skipped
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._silent: bool = False  # whether there was nothing to ask when the client was ready to
         self._flush: Handle | None = None
         pool.link = self
         node.provider = self
-        sessions.add(self)
+
+    @property
+    def run(self) -> Callable[..., Any]:
+        """Calls a function in a decision of the limit."""
+        return self._node.tree.run
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The dimensions of the limit."""
+        return self._pool.parts
+
+    @property
+    def in_use(self) -> bool:
+        """Whether it is neither closed, nor of an event loop that is."""
+        loop = self._node.loop
+        return not (self._closed or self._node.closed or (loop is not None and loop.closed))
 
     # What the pool and the node tell.
 
     def wanted(self, now: int) -> bool:
         """Slots may be wanted at that instant. Returns whether the store will be asked."""
-        if self._closed or not self._place.open:
+        if not self._open:
             return False
+        self._note_interest()
+        if self._outage.local is not None and self._pool.outage == "local":
+            if self._node.held_at is None:
+                self._exchange.ask_local(self._outage.local, now)
+            self._wake()
+            return False
+        if self._pool.hand.count and self._exchange.enough(self._exchange.first() or 1, now):
+            return False
+        self._wake()
+        return True
+
+    def _ask_at_once(self) -> bool:
+        """For a request that may not wait. Returns whether an answer is coming."""
+        if not self._open:
+            return False
+        self._note_interest()
+        if self._outage.in_grace or self._pool.outage:
+            return False
+        self._wake()
+        return True
+
+    def _note_interest(self) -> None:
+        """Permits are wanted, perhaps for the first time in a while. Then it is not known whether an outage goes on."""
         if self._silent and self._outage.degraded:
             self._outage.suspend()
         self._silent = False
         self._wanted_at = self._node.read()
-        if self._pool.outage == "local":
-            self._ask_local(now)
-            self._wake()
-            return False
-        if self._pool.hand.count:
-            first = next(self._demand.line(), None)
-            if self._demand.enough(1 if first is None else first[1], now):
-                return False
-        self._wake()
-        return True
 
     def corrected(self, at_once: bool) -> None:
+        """The store has something to hear: permits that were used without slots, or that come back."""
         self._returns += 1
         if at_once or (self._returns == _RETURNS and self._pool.asked_at is None):
             self._tell()
@@ -147,96 +157,112 @@ class StoreSession(Provider):
 
     @property
     def busy(self) -> bool:
-        return self._sent is not None or bool(self._pause.news) or any(self._pool.corrections)
+        return self._exchange.sent is not None or self._exchange.untold
 
     @property
     def on_demand(self) -> bool:
         return not self._terms.lease
 
     def pausing(self, ns: int) -> None:
-        self._pause.begin(ns)
-        self.once.refuse()
+        if ns > MOST_NS:
+            seconds, longest = ns // NS_PER_SECOND, MOST_NS // NS_PER_SECOND
+            raise ValueError(f"pause({seconds}): a limit in a store is paused for at most {longest} seconds, which are 317 years.")
+        self._exchange.pause(self._node.read() + ns)
+        self._tell()
+        self.looks.refuse()
 
     def resumed(self) -> None:
-        self._pause.end()
+        self._exchange.news = True, NO_NEWS[1]
+        self._tell()
 
     def held_up(self) -> None:
-        timers = self._place.timers
-        if timers is not None and not self._closed:
-            self._pause.recheck_later(timers)
+        """A request waits for the end of a pause: ask in a second, and again, whether it goes on."""
+        if self._recheck is None and self._exchange.may_be_resumed:
+            self._recheck = self._later(_RECHECK_NS, self._on_recheck)
+
+    def _on_recheck(self) -> None:
+        if self._node.first() is None or not self._node.paused:
+            self._recheck = None
+        else:
+            self._tell()  # the timer, which has rung, says why
 
     def shared(self) -> None:
         """The first in line keeps its slots while another limit is asked after this one."""
         self._pool.patient = True
 
     def dismissed(self) -> None:
-        if self.client is not None and self._place.has(self.client):
-            self._place.release(self.client, self)  # which ends with those that are left, before this one is collected
+        client = self.client
+        if client is not None and self._at_home:
+            client.release(self)  # which ends with those that are left, before this one is collected
             self._forget_question()
 
     def moved(self) -> None:
-        """The event loop is gone, or another one is used, which may have asked already."""
-        if self.client is not None and not self._place.has(self.client):
+        """The event loop is gone, another one is used, which may have asked already, or this is a child process."""
+        forked = self._process != os.getpid()
+        if forked:  # the slots in hand and the connection are the parent's
+            self._pool.clear()
+            self.looks.waiting.clear()
+        if self.client is not None and not self._at_home:
             self._forget_question()
+        if forked:
+            self._pool.corrections, self._pool.oldest = [0] * len(self._pool.parts), None
 
     def _forget_question(self) -> None:
         self._cancel_timers()
         self._untold()
-        self.client = self._returned = None
+        self._settle()
+        self.looks.refuse()
+        self.client = None
         self._pool.unanswered()
 
-    def forked(self) -> None:
-        """This is a child process now: the slots in hand and the connection are the parent's."""
-        self._pool.clear()
-        self._tail = None
-        self.once.waiting.clear()
-        self._forget_question()
-        self._pool.corrections, self._pool.oldest = [0] * len(self._pool.parts), None
+    # Its client.
+
+    @property
+    def _at_home(self) -> bool:
+        """Whether its client is the one that asks here."""
+        return self.client is not None and self.client.here
+
+    @property
+    def _open(self) -> bool:
+        """Whether the store may be asked from here: not for try_acquire() and delay() outside a loop."""
+        return not self._closed and (self._node.tree.threads or running_loop() is not None)
 
     def _tell(self) -> None:
-        if not self._closed and self._place.open:
+        if self._open:
             self._wake()
 
     def _wake(self) -> None:
         """Have the client ask that is the right one here."""
-        place = self._place
-        if self.client is not None and not place.has(self.client):
-            self._forget_question()
         client = self.client
-        if client is None or (client.provisional and self._sent is None):
-            found = place.find(self.key)
+        if client is not None and not self._at_home:
+            self._forget_question()
+            client = None
+        if client is None or (client.provisional and self._exchange.sent is None):
+            if self._node.tree.threads:
+                from aiorate._store.thread import client_of_process
+
+                found: StoreClient = client_of_process(self._source)
+            else:
+                found = client_of(self._source, self.key)
+            if client is not None and found is not client:
+                client.release(self)
             if found is not client:
-                if client is not None:
-                    place.release(client, self)
-                place.attach(found, self)
-                self.client = found
-                self._outage.await_end_of_grace(place.timers)
-            client = found
-        if not place.wake(client, self):
-            self._wake()  # it is no longer there
+                self.client, self._process = found, os.getpid()
+                client = found
+                self._node.tree.add(self._node)
+                self._outage.await_end_of_grace()
+        client.wake(self)
 
-    # Requests that wait for one answer.
-
-    @property
-    def answer_ns(self) -> int:
-        """How long an answer of the store takes."""
-        return self._pool.answer_ns
+    def _later(self, ns: int, callback: Callable[[], None]) -> Handle | None:
+        """A timer; None for a limit that is closed, or where no loop runs."""
+        loop = self._node.loop
+        return loop.call_at(self._node.read() + ns, callback) if self._open and loop is not None else None
 
     # What the client asks.
 
-    @property
-    def limits(self) -> object:
-        """What all limits of one key must have in common."""
-        return [(part.rate, part.burst, part.calendar and part.calendar.described) for part in self._pool.parts]
-
-    @property
-    def in_grace(self) -> bool:
-        """Whether the store does not answer, for less than the grace."""
-        return self._outage.in_grace
-
-    def question(self) -> Asked | None:
-        """What to ask now; None: nothing."""
-        node, pool = self._node, self._pool
+    def question(self, look: bool = False) -> Asked | None:
+        """What to ask now; None: nothing. ``look``: something in any case."""
+        node, pool, exchange = self._node, self._pool, self._exchange
         reading, now = node.read(), node.now()
         if self._closed and self._returned is None:
             pool.unanswered()
@@ -245,36 +271,31 @@ class StoreSession(Provider):
         pool.drop(now)
         runs: Runs = []
         whole = gone = False
-        if not self._closed and node.held_at is None:
-            runs, whole = self._demand.lack(reading, now)
-        elif self._closed:
-            gone = self._give_up(now)
-        news = self._pause.take(reading)
+        if self._closed:
+            gone = exchange.give_up(now)
+        elif node.held_at is None:
+            runs, whole = self._lack(reading, now)
+        rechecks = self._recheck is not None and node.paused
+        if self._recheck is not None:
+            self._recheck.cancel()
+            self._recheck = None
         probes = self._outage.degraded and reading - self._wanted_at < _INTEREST_NS
-        if not (runs or any(pool.corrections) or news or self._pause.rechecks or probes):
+        words = exchange.ask(runs, reading, now, whole=whole, closed=self._closed, gone=gone, must=rechecks or probes or look)
+        if words is None:
             self._nothing_to_ask(now)
             return None
-        self._sent = Sent(reading, runs, pool.parts, whole, pool.corrections, pool.oldest, news, self._closed)
-        oldest = 0.0 if pool.oldest is None else max(now - pool.oldest, 0) / _US
-        exchange = self._exchange
-        question = exchange.question(runs, whole, reading, news.us(reading), oldest, gone)
-        words = exchange.words(question, runs, reading)
-        pool.corrections, pool.oldest, self._returns, pool.refused = [0] * len(pool.parts), None, 0, 0
-        return self.key, words
+        if exchange.news != NO_NEWS:
+            self._tell()  # in the next question
+        self._returns = 0
+        return self.key.encode(), words  # whatever encoding the client has
 
-    def _give_up(self, now: int) -> bool:
-        """The limit is closed: have all in hand come back. Returns whether it only counts if nobody has asked since."""
-        pool, tail = self._pool, self._tail
-        runs = pool.clear()
-        if not pool.unit:
-            pool.put_back(runs, now)
-            return False
-        if tail is not None and tail in runs and not any(pool.corrections):
-            ahead = tail.left - tail.by(now)
-            if ahead:
-                pool.correct([-ahead] * len(pool.parts), now)
-                return True
-        return False
+    def _lack(self, reading: int, now: int) -> tuple[Runs, bool]:
+        """The runs to ask for, and whether for requests that may not wait alone."""
+        looks = [look for look in self.looks.waiting if not look.asked]
+        runs, counted, whole = self._exchange.lack(reading, now, [look.permits for look in looks])
+        for look in looks[:counted]:
+            look.asked = True
+        return runs, whole
 
     def _nothing_to_ask(self, now: int) -> None:
         self._silent = True
@@ -285,47 +306,41 @@ class StoreSession(Provider):
         if self._returned is not None:
             self._settle()
             return
-        first = next(self._demand.line(), None)
-        if first is not None and pool.lacks(first[1], now):
+        first = self._exchange.first()
+        if first and pool.lacks(first, now):
             self._node.changed()  # nothing is on its way that would wake it
-        self.once.refuse()
+        self.looks.refuse()
 
     # What the client hears.
 
     def answered(self, reply: object) -> None:
-        """The script's reply. Raises `BadAnswer` if it makes no sense."""
-        sent, pool, node = self._sent, self._pool, self._node
+        """The script's reply, or a `Refusal`. Raises `Unreachable` if it makes no sense."""
+        exchange, sent = self._exchange, self._exchange.sent
         if sent is None:  # its question was forgotten
             return
-        windows = sum([part.calendar is not None for part in sent.parts])
-        answer = read_answer(reply, len(sent.parts) - windows, windows, [n for n, _ in sent.runs], sent.whole)
-        received = node.read()
-        now = received - node.offset
-        self._exchange.heard(answer, sent.at, received)
+        if isinstance(reply, Refusal):  # requests in line fail, whatever the policy
+            self._untold()
+            self._outage.ended()
+            self.failed(self._outage.refusal(reply.__cause__ or reply))
+            return
+        answer = exchange.heard(reply)
         if self._outage.began is not None:
-            owed = self._outage.ended()
-            if any(owed):
-                pool.correct(owed, now)
-        self._pause.rechecks = False
+            self._outage.ended()
         if not answer.value:  # it did nothing: it is another time than was thought
             self._untold(nothing=True)
             self._wake()
             return
-        self._sent = None
-        self._exchange.follow(answer, sent.parts, now)
+        exchange.book(answer)
         if self._returned is not None and sent.closed:
-            pool.clear()
+            self._pool.clear()
             self._settle()
-            return
-        self._book(answer, sent, now)
-        if self._closed:  # while the question was under way; the next one returns these slots
-            return
-        self._pause.follow(answer.numbers[2])
-        self._serve()
+        elif not self._closed:  # else the next question returns these slots
+            exchange.follow(answer.numbers[2])
+            self._serve(any(run[0] for run in answer.runs))
 
-    def _serve(self) -> None:
+    def _serve(self, granted: bool) -> None:
         """Grant what has come."""
-        node, pool, waited = self._node, self._pool, self._demand.waits
+        node, pool, waited = self._node, self._pool, self._node.first() is not None
         node.changed()
         if pool.lapsed > self._lapsed:
             if waited:
@@ -333,113 +348,36 @@ class StoreSession(Provider):
             self._lapsed = pool.lapsed
         if not pool.unit and pool.hand.count:
             self._flush_later()
-        self.once.answered()
-
-    def _book(self, answer: Answer, sent: Sent, now: int) -> None:
-        """Put what the answer assigned into the pool."""
-        pool = self._pool
-        opens = answer.numbers[HEAD + 2] if pool.calendar is not None else 0.0
-        offset = self._node.offset
-        runs: list[Run] = []
-        for (n, place, starts), (_, need) in zip(answer.runs, sent.runs, strict=False):
-            if not n:
-                continue
-            if pool.calendar is not None:
-                closes = sent.at - offset + int((opens - answer.numbers[1]) * _US) - self._terms.slack
-                runs.append(Run(need, n, sent.at - offset, (), (), closes - 1 - sent.at + offset))
-                continue
-            runs.append(self._exchange.run(n, place, starts, need, sent.parts, now))
-        pool.asked_at = pool.look_at = None
-        if answer.runs:
-            self._demand.came = sum([run.n for run in runs])
-            if self._terms.lease or not pool.unit:
-                pool.asks_below = self._demand.came // 2
-        self._tail = runs[-1] if runs else None
-        pool.hand.add(runs)
-        if answer.wait and not sent.whole and not answer.numbers[2]:
-            wait = ceil(answer.wait * _US)
-            if pool.calendar is not None:
-                # Permits may come back meanwhile, and somebody waits for them.
-                wait = min(wait, min(max(wait // _RECHECKS, NS_PER_SECOND), _LONGEST_RECHECK_NS))
-            else:
-                wait = min(max(wait // 4, _SOONEST_NS), _LATEST_NS)
-            pool.look_at = now + wait
-            pool.waits_for = answer.place - 1 if answer.place else pool.waits_for
-
-    def _ask_local(self, now: int) -> None:
-        """In an outage, under "local": the same question, to a store of this process."""
-        local, pool, reading = self._outage.local, self._pool, self._node.read()
-        if local is None or self._node.held_at is not None:
-            return
-        runs, whole = self._demand.lack(reading, now)
-        if not runs:
-            return
-        question = self._exchange.question(runs, whole, reading)._replace(took=-1)
-        answer = read_answer(local.ask(question, runs, reading), len(local.parts), 0, [n for n, _ in runs], whole)
-        for (n, place, starts), (_, need) in zip(answer.runs, runs, strict=False):
-            if n:
-                local.spent = [own + n * of for own, of in zip(local.spent, need, strict=True)]
-                pool.hand.add([self._exchange.run(n, place, starts, need, local.parts, now)])
-        pool.levels = [Level(now + ceil(ahead * _US)) for ahead in answer.numbers[HEAD::OF_RATE]]
-        if answer.wait and not whole:
-            pool.look_at = now + min(max(ceil(answer.wait * _US) // 4, _SOONEST_NS), _LATEST_NS)
+        if self.looks.answered(granted):
+            self._wake()
 
     def _untold(self, nothing: bool = False) -> None:
-        """The question under way is not answered: the store may not have heard what it told; ``nothing``: it has not."""
-        sent, self._sent = self._sent, None
-        if sent is None:
-            return
-        pool = self._pool
-        # What came back may have arrived, and must not come back twice.
-        more = [each if nothing or each > 0 else 0 for each in sent.more]
-        pool.corrections = [own + its for own, its in zip(pool.corrections, more, strict=True)]
-        if nothing and sent.oldest is not None:
-            pool.oldest = sent.oldest if pool.oldest is None else min(sent.oldest, pool.oldest)
-        self._pause.untold(sent.news)
+        """The question under way is not answered."""
+        if self._exchange.sent is not None:
+            self._exchange.forget(nothing)
+            for look in self.looks.waiting:
+                look.asked = False
 
-    def unreachable(self, cause: BaseException, silent: float) -> None:
-        """The store did not answer, and had not for ``silent`` seconds before the question. It will be asked again."""
-        sent = self._sent
+    def unreachable(self, cause: BaseException, silent: float | None) -> bool:
+        """The store did not answer, and had not for ``silent`` seconds before the question; None: the answer may still come.
+
+        Returns whether the policy for that does not apply yet. Then the store is asked more often.
+        """
+        sent = self._exchange.sent
         if sent is not None:
-            self._untold()
-            self._no_answer(sent.at - round(silent * NS_PER_SECOND), cause)
-
-    def late(self, cause: BaseException) -> None:
-        """The answer takes long enough to count as an outage. It may still come."""
-        if self._sent is not None:
-            self._no_answer(self._sent.at, cause)
-
-    def alive(self) -> None:
-        """The store is far away, and there: the answer is on its way."""
-        if self._outage.in_grace:
-            self._outage.forget()
-
-    def _no_answer(self, began: int, cause: BaseException) -> None:
-        self._outage.no_answer(began, cause, None if self.client is None or self._returned else self._place.timers)
-        if self._returned is not None:
+            if silent is not None:
+                self._untold()
+            self._outage.no_answer(sent.at - round((silent or 0) * NS_PER_SECOND), cause)
             self._settle()
-        self.once.refuse()
-
-    def refused(self, cause: BaseException) -> None:
-        """The store will not answer until somebody mends the reason: requests in line fail, whatever the policy."""
-        if self._sent is None:
-            return
-        now = self._node.now()
-        self._untold()
-        self._pause.rechecks = False
-        owed = self._outage.ended()
-        if any(owed):
-            self._pool.correct(owed, now)
-        self._fail(self._outage.refusal(cause))
+            self.looks.lost()
+        return self._outage.in_grace
 
     def failed(self, error: BaseException) -> None:
-        """The client's task ended with an error, or this limit's clock failed: nobody hangs."""
+        """The store refuses, the client's task ended with an error, or this limit's clock failed: nobody hangs."""
         self._untold()
-        self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
         self._pool.unanswered()
         self._settle()
+        self.looks.refuse(error)
         if not self._closed:
             self._node.fail(error)
             self._node.changed()
@@ -447,17 +385,16 @@ class StoreSession(Provider):
     # What comes back.
 
     def _flush_later(self) -> None:
-        timers = self._place.timers
-        if timers is not None and not self._closed and self._flush is None:
-            self._flush = timers.call_later(_FLUSH_SECONDS, self._on_flush)
+        if self._flush is None:
+            self._flush = self._later(_FLUSH_NS, self._on_flush)
 
     def _on_flush(self) -> None:
         self._flush = None
-        pool = self._pool
-        if self._demand.waits:
-            pool.drop(self._node.now())
+        pool, now = self._pool, self._node.now()
+        if self._node.first() is not None:
+            pool.drop(now)
         elif not pool.unit:
-            pool.put_back(pool.clear(), self._node.now())  # those for whom they were have left
+            pool.put_back(pool.clear(), now)  # those for whom they were have left
         if pool.asked_at is not None or (pool.hand.count and not pool.unit):  # the next question tells of them
             self._flush_later()
         elif any(pool.corrections):
@@ -470,28 +407,30 @@ class StoreSession(Provider):
 
         No task, no timer, and no connection that was opened here is left.
         """
-        client, returned = self._node.tree.run(self._close)
-        if returned is not None:
-            await returned.wait()
-        if self._node.tree.run(self._leave) and client is not None:
-            await self._place.detach(client, self)
+        told = Word()
+        client = self.run(self._close, told)
+        await told.heard()
+        if self.run(self._leave) and client is not None:
+            await client.detach(self)
 
-    def _close(self) -> tuple[StoreClient | None, Returned | None]:
-        """Ask nothing from now on, except to return what is in hand. Returns the client, and the wait until the store has heard."""
-        place, pool = self._place, self._pool
-        client = self.client if self.client is not None and place.has(self.client) else None
+    def _close(self, told: Word) -> StoreClient | None:
+        """Ask nothing from now on, except to return what is in hand. Returns the client; ``told`` is told once the store has heard."""
+        pool, client = self._pool, self.client if self._at_home else None
         self._closed = True
         self._cancel_timers()
+        self.looks.refuse()
         if client is not None and self._returned is None and self._outage.began is None:
-            sent = self._sent
-            unsaid = bool(self._pause.news) or any(pool.corrections)
+            sent = self._exchange.sent
             near = sent is not None and (client.connected or self._node.read() - sent.at < _CONNECTING_NS)
-            told = sent is not None and (any(sent.more) or bool(sent.news))
-            if unsaid or near or told or pool.usable(1, self._node.now()):
-                self._returned = place.returned()
-                if not place.wake(client, self):
-                    self._settle()
-        return client, None if client is None else self._returned
+            under_way = sent is not None and sent.tells
+            if self._exchange.untold or near or under_way or pool.usable(1, self._node.now()):
+                self._returned = []
+                client.wake(self)
+        if self._returned is None:
+            told.tell()
+        else:
+            self._returned.append(told)
+        return client
 
     def _leave(self) -> bool:
         """Have nothing in hand. False if the limit was started again meanwhile."""
@@ -502,30 +441,64 @@ class StoreSession(Provider):
 
     def reopen(self) -> None:
         """Ask again. An `aclose` that waits for the store ends."""
-        self._node.tree.run(self._reopen)
-
-    def _reopen(self) -> None:
         self._closed = False
         self._settle()
 
     def _cancel_timers(self) -> None:
         self._outage.cancel()
-        self._pause.cancel()
-        if self._flush is not None:
-            self._flush.cancel()
-            self._flush = None
+        for timer in (self._recheck, self._flush):
+            if timer is not None:
+                timer.cancel()
+        self._recheck = self._flush = None
 
     def _settle(self) -> None:
         """Have `aclose` go on."""
         returned, self._returned = self._returned, None
-        if returned is not None:
-            returned.over()
+        for told in returned or ():
+            told.tell()
 
 
-def _place_of(source: object, node: Node) -> Place:
-    """Where the client is, by the scope of the limit."""
-    if not node.tree.threads:
-        return LoopPlace(source)
-    from aiorate._store.process_place import ProcessPlace
+_named: WeakValueDictionary[tuple[object, ...], StoreSession] = WeakValueDictionary()
+"""Of each client or URL, each name and each kind, one limit of this process."""
+_told: WeakSet[StoreSession] = WeakSet()
+"""Those of which the log was told that another one differs."""
 
-    return ProcessPlace(source, node)
+
+def check_alike(place: tuple[object, ...], session: StoreSession, parts: Sequence[Part], names: Sequence[str] = ()) -> None:
+    """Tell the log, or raise ValueError for a budget with these ``names``, if another limit in use there has other rates or bursts.
+
+    All of one name share one schedule. A limiter may have another rate for a while, as in a rolling deployment.
+    """
+    place = (identity(place[0]), *place[1:])
+    differing = _differing(_named.get(place), parts)
+    if differing and names:
+        collect()  # a budget that nobody holds does not count, though a cycle may keep it for a while
+        differing = _differing(_named.get(place), parts)
+    if not differing:
+        _named[place] = session
+    elif names:
+        number, its = differing
+        raise ValueError(
+            f"RedisBudget({names[number]}): a budget named {place[1]!r} has {its.rate} with burst={its.burst} in this process. All of one"
+            " name share one schedule: give both the same limits, or two names, or close the other one first."
+        )
+    elif _named[place] not in _told:
+        _told.add(_named[place])
+        _logger.warning(
+            "limiter %r: another RedisLimiter of this name has other rates or bursts. All of one name share one schedule, and each moves"
+            " it by its own rate: give both the same, or two names.",
+            place[1],
+        )
+
+
+def _differing(other: StoreSession | None, parts: Sequence[Part]) -> tuple[int, Part] | None:
+    """The first dimension of that one, with its number, that is not as in these parts."""
+    if other is None or not other.in_use:
+        return None
+    pairs = enumerate(zip(other.parts, parts, strict=False))
+    first = next(((number, its) for number, (its, mine) in pairs if _schedule(its) != _schedule(mine)), None)
+    return first or ((0, other.parts[0]) if len(other.parts) != len(parts) else None)
+
+
+def _schedule(part: Part) -> tuple[object, ...]:
+    return Fraction(part.rate.permits, part.rate.period_ns), part.burst, part.calendar and part.calendar.described

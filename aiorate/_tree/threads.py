@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
     T = TypeVar("T")
 
-__all__ = ["BLOCKING", "ThreadTree", "wait_blocking"]
+__all__ = ["BLOCKING", "ThreadTree", "check_may_block", "wait_blocking"]
 
 BLOCKING = Refusals("acquire_blocking")
 _LOOK_AGAIN = 1.0  # seconds: on Windows, Ctrl-C is not heeded before
@@ -345,17 +345,14 @@ class ThreadTree(Tree):
         refusals: Refusals,
         since: int | None = None,
         turned: bool = False,
-        decide: Callable[..., Answer] | None = None,
     ) -> Answer:
         assert self.loop is not None
         turned = turned or self.loop.manual
-        decide = decide or partial(self.request, limit)
         if running_loop() is None:  # a coroutine that is driven by hand: it must not wait
-            driven: Answer = run(decide, permits, most_ns, most, refusals, since, True)
-            return driven
+            return run(self.request, limit, permits, most_ns, most, refusals, since, True)
         ticket = ThreadTicket(_inbox_here(), self, limit, permits)
         try:
-            answer = self.hand_in(ticket, decide, most_ns, most, refusals, since)
+            answer = self.hand_in(ticket, most_ns, most, refusals, since)
         except Exception:
             if turned or not starved_here():
                 raise
@@ -367,7 +364,6 @@ class ThreadTree(Tree):
     def hand_in(
         self,
         ticket: ThreadTicket,
-        decide: Callable[..., Answer],
         most_ns: int | None,
         most: Admission | None,
         refusals: Refusals,
@@ -375,7 +371,7 @@ class ThreadTree(Tree):
     ) -> Answer:
         """Have a request decided. Interrupted meanwhile, it is undone."""
         try:
-            return run(_decide, ticket, decide, most_ns, most, refusals, since)
+            return run(_decide, ticket, most_ns, most, refusals, since)
         except BaseException:
             self.abandon(ticket)
             raise
@@ -405,9 +401,8 @@ class ThreadTree(Tree):
         self._use(_Threads(self.clock, self.precise))
 
 
-def _decide(ticket: ThreadTicket, decide: Callable[..., Answer], *rest: Any) -> Answer:
-    most_ns, most, refusals, since = rest
-    answer: Answer = decide(ticket.permits, most_ns, most, refusals, since, True, ticket)
+def _decide(ticket: ThreadTicket, most_ns: int | None, most: Admission | None, refusals: Refusals, since: int | None) -> Answer:
+    answer = ticket.tree.request(ticket.limit, ticket.permits, most_ns, most, refusals, since, True, ticket)
     ticket.taken = answer[3]
     if answer[0] is not None:
         _enter(ticket)
@@ -431,6 +426,13 @@ def _enter(ticket: ThreadTicket) -> None:
     ticket.inbox.tickets[ticket] = None
 
 
+def check_may_block() -> None:
+    """Raise RuntimeError in the middle of a decision, and in the thread that everybody waits for."""
+    decisions.refuse_nested()
+    if keeper.here:
+        raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
+
+
 def wait_blocking(
     limit: Limit,
     tree: Tree,
@@ -438,9 +440,8 @@ def wait_blocking(
     most_ns: int | None = None,
     most: Admission | None = None,
     refusals: Refusals = BLOCKING,
-    decide: Callable[..., Answer] | None = None,
 ) -> tuple[int, Taken]:
-    """Block this thread until the permits are granted; returns the ns waited, and what was taken. ``decide`` replaces `Tree.request`.
+    """Block this thread until the permits are granted; returns the ns waited, and what was taken.
 
     Interrupted at any instant, as by Ctrl-C, the request is undone, or its grant comes back. RuntimeError with the scope of a loop, and
     in a thread whose event loop runs.
@@ -451,18 +452,16 @@ def wait_blocking(
         raise RuntimeError(
             "acquire_blocking() would block the event loop that runs in this thread. Await acquire() instead, or write `async with`."
         )
-    if permits is _ONE and decide is None and limit.meter.grab(True):
+    if permits is _ONE and limit.meter.grab(True):
         return 0, ()
-    decisions.refuse_nested()
-    if keeper.here:
-        raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
-    if decide is None and get_ident() != decisions.main:  # without a ticket, in two thirds of the time
+    check_may_block()
+    if get_ident() != decisions.main:  # without a ticket, in two thirds of the time
         found = tree.take(limit, permits)
         if found is not None:
             return 0, found[1]
     ticket = ThreadTicket(_inbox_here(), tree, limit, permits)
     try:
-        granted, _, asked, taken = tree.hand_in(ticket, decide or partial(tree.request, limit), most_ns, most, refusals)
+        granted, _, asked, taken = tree.hand_in(ticket, most_ns, most, refusals)
         if granted is None:
             return 0, taken
         epoch, signal = tree.epoch, ticket.signal

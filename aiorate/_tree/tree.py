@@ -98,11 +98,8 @@ class Tree:
         refusals: Refusals,
         since: int | None = None,
         turned: bool = False,
-        decide: Callable[..., Answer] | None = None,
     ) -> Answer:
-        """`request`, or ``decide`` in its place, for a caller of this thread."""
-        if decide is not None:
-            return decide(permits, most_ns, most, refusals, since, turned)
+        """`request`, for a caller of this thread."""
         return self.request(limit, permits, most_ns, most, refusals, since, turned)
 
     def leave(self, limit: Limit, ticket: Ticket, permits: Permits, epoch: int) -> None:

@@ -110,16 +110,16 @@ class TimedClient(Redis):
             await asyncio.Event().wait()
         if self.error is not None:
             raise self.error
-        _, sha, count, *words = args
-        if words[0] in self.lost:
+        _, sha, count, key, *words = args
+        if key.decode() in self.lost:
             raise NoConnection("its node is down")
         time = round((EPOCH_SECONDS + asyncio.get_running_loop().time() + self.skew) * 1_000_000)
         try:
             assert sha == SHA
-            reply = self.store.send("EVAL", TIMED, count, *words, time)
+            reply = self.store.send("EVAL", TIMED, count, key, *words, time)
         except OSError as error:
             raise ResponseError(str(error).removeprefix("-")) from error
-        self.served.add(words[0])
+        self.served.add(key.decode())
         if self.latency:
             await asyncio.sleep(self.latency)
         return reply
@@ -146,7 +146,7 @@ class _Pipe:
         except ResponseError as error:
             return error
         except NoConnection as error:
-            if command[3] not in self.client.lost:
+            if command[3].decode() not in self.client.lost:
                 raise
             return error
 

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from functools import partial
+from itertools import product
+from pathlib import Path
 from time import monotonic_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis.asyncio
 import valkey.asyncio
 from helpers.driving import LONG, others, until
+from helpers.outages import POLICIES
 from helpers.stores import RealServer, fake_server, port_of_cluster
 from helpers.wire import wire
 from redis.asyncio.cluster import RedisCluster
+from valkey.asyncio.cluster import ValkeyCluster
 
 from aiorate import EngineUnavailable, KeyedBudget, KeyedLimiter, WaitTooLong
 from aiorate.redis import RedisBudget, RedisLimiter
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 pytestmark = pytest.mark.asyncio
-
-
-class Wrapped(redis.asyncio.Redis):
-    """A client of the user's: what it does with commands is its own business, so they go through it."""
 
 
 CLIENTS: dict[str, Callable[[str], Any]] = {
@@ -32,7 +37,7 @@ CLIENTS: dict[str, Callable[[str], Any]] = {
     "redis-py, RESP2": lambda url: redis.asyncio.Redis.from_url(url, protocol=2),
     "redis-py, one connection in all": lambda url: redis.asyncio.Redis.from_url(url, max_connections=1),
     "redis-py, one connection for all": lambda url: redis.asyncio.Redis.from_url(url, single_connection_client=True),
-    "redis-py, a subclass": Wrapped.from_url,
+    "redis-py, a subclass": type("Own", (redis.asyncio.Redis,), {}).from_url,
     "valkey-py": valkey.asyncio.Valkey.from_url,
     "url": lambda url: url,
     "valkey url": lambda url: url.replace("redis://", "valkey://"),
@@ -163,23 +168,29 @@ async def test_keys_of_all_slots_are_served(running: RealServer) -> None:
 # A wrong password, a store far away, and one that swallows what it is sent.
 
 
-class Own(redis.asyncio.Redis):
-    """As `Wrapped`, with the retries that the constructor of redis-py has by default."""
-
-
 def clients_at(port: int, **login: Any) -> dict[str, Any]:
-    """Every kind of client that may be given."""
+    """Every kind of client that may be given, of both libraries. The constructors have retries, which from_url has not."""
     at = {"host": "127.0.0.1", "port": port, **login}
     credentials = f":{login['password']}@" if login else ""
-    return {
-        "url": f"redis://{credentials}127.0.0.1:{port}/0",
-        "redis-py": redis.asyncio.Redis(**at),
-        "redis-py, from_url": redis.asyncio.Redis.from_url(f"redis://{credentials}127.0.0.1:{port}/0"),
-        "redis-py, a pool": redis.asyncio.Redis(connection_pool=redis.asyncio.ConnectionPool(**at)),
-        "redis-py, one connection": redis.asyncio.Redis(single_connection_client=True, **at),
-        "redis-py, a subclass": Own(**at),
-        "valkey-py": valkey.asyncio.Valkey(**at),
-    }
+    url = f"redis://{credentials}127.0.0.1:{port}/0"
+    made: dict[str, Any] = {"url": url, "valkey url": url.replace("redis://", "valkey://")}
+    for library, kind in ((redis.asyncio, redis.asyncio.Redis), (valkey.asyncio, valkey.asyncio.Valkey)):
+        name, sentinel = kind.__name__, library.Sentinel([])  # type: ignore[attr-defined]
+        sentinel.discover_master = partial(found, port)
+        made |= {
+            f"{name}()": kind(**at),
+            f"{name}.from_url": kind.from_url(url),
+            f"{name}, a pool": kind(connection_pool=library.ConnectionPool(**at)),  # type: ignore[attr-defined]
+            f"{name}, one connection": kind(single_connection_client=True, **at),
+            f"{name}, a subclass": type("Own", (kind,), {})(**at),
+            f"{name}, of a sentinel": sentinel.master_for("service", **login),
+        }
+    return made
+
+
+async def found(port: int, service: str) -> tuple[str, int]:
+    """What a sentinel says of the service."""
+    return "127.0.0.1", port
 
 
 async def test_a_wrong_password_is_a_refusal_with_every_client(running: RealServer) -> None:
@@ -188,35 +199,39 @@ async def test_a_wrong_password_is_a_refusal_with_every_client(running: RealServ
         for each in (server, node):
             each.send("CONFIG", "SET", "requirepass", "right")
         for login in ({"password": "wrong"}, {}):
-            sources = clients_at(server.port, **login) | {"cluster": RedisCluster(host="127.0.0.1", port=node.port, **login)}
-            for name, source in sources.items():
-                plain = name in ("url", "redis-py")
-                for policy, scope in [("open", "loop"), ("wait", "loop"), *([("open", "process")] if plain else [])]:
-                    options: Any = {"on_unavailable": policy, "scope": scope, "grace": 0.01 if policy == "open" else 3600}
-                    limiter, budget = RedisLimiter(source, "x", "10/s", **options), RedisBudget(source, "y", tokens="10/s", **options)
-                    with pytest.raises(EngineUnavailable, match="the store refuses"):
-                        await limiter.acquire()
-                    with pytest.raises(EngineUnavailable, match="the store refuses"):
-                        await budget.reserve(tokens=1).__aenter__()
-                    await limiter.aclose()
-                    await budget.aclose()
+            sources = clients_at(server.port, **login)
+            sources |= {kind.__name__: kind(host="127.0.0.1", port=node.port, **login) for kind in (RedisCluster, ValkeyCluster)}
+            for (name, source), policy, scope in product(sources.items(), POLICIES, ("loop", "process")):
+                if scope == "loop" or isinstance(source, str) or name.endswith("()"):
+                    await is_refused(source, {"scope": scope, "grace": 3600, **POLICIES[policy]}, (name, login, policy))
+            for source in sources.values():
                 if not isinstance(source, str):
                     await source.aclose()
 
 
+async def is_refused(source: Any, options: Any, row: object) -> None:
+    """At once, and each time."""
+    limiter, budget = RedisLimiter(source, "x", "10/s", **options), RedisBudget(source, "y", tokens="10/s", **options)
+    for asked in (limiter.acquire, partial(limiter.acquire, max_wait=0), budget.reserve(tokens=1).__aenter__):
+        with pytest.raises(EngineUnavailable, match="the store refuses"):
+            print(row, await asked())
+    await limiter.aclose()
+    await budget.aclose()
+
+
 async def test_a_store_far_away_is_no_outage_at_the_first_call(store: RealServer) -> None:
-    """Each answer while it connects is a sign of life. There are half a dozen, each of which takes 0.4 s here."""
+    """Each answer while it connects is a sign of life. There are half a dozen, each of which takes 0.3 s here."""
 
     async def first(name: str, source: Any) -> None:
         limiter = RedisLimiter(source, name, "100/s")
-        assert await limiter.acquire() >= 0.4, name
+        assert await limiter.acquire() >= 0.3, name
         assert "shared" == limiter.statistics().state, name
         await limiter.aclose()
         if not isinstance(source, str):
             await source.aclose()
 
     store.send("SCRIPT", "FLUSH")
-    with wire(store.port, 0.2) as long:
+    with wire(store.port, 0.15) as long:
         await asyncio.gather(*[first(*each) for each in clients_at(long.port).items()])
 
 
@@ -234,3 +249,127 @@ async def test_max_wait_of_0_is_answered_within_a_second_by_a_store_that_swallow
                 assert monotonic_ns() - began <= 1_500_000_000, (scope, pause)  # half a second for a busy machine
             line.hangs = False
             await limiter.aclose()
+
+
+# The errors of real servers: which are outages and which are refusals, and that all keep their code. Each is made as in production.
+
+
+LIBRARIES: list[Any] = [redis.asyncio.Redis, valkey.asyncio.Valkey]
+SETTINGS: dict[str, list[tuple[Any, ...]]] = {
+    "READONLY": [("REPLICAOF", "127.0.0.1", 1)],
+    "MASTERDOWN": [("CONFIG", "SET", "replica-serve-stale-data", "no"), ("REPLICAOF", "127.0.0.1", 1)],
+    "OOM": [("CONFIG", "SET", "maxmemory", 1)],
+    "NOREPLICAS": [("CONFIG", "SET", "min-replicas-to-write", 1)],
+    "NOAUTH": [("CONFIG", "SET", "requirepass", "right")],
+    "WRONGPASS": [("CONFIG", "SET", "requirepass", "right")],
+    "NOPERM": [("ACL", "SETUSER", "worker", "on", ">right", "~*", "+@all", "-eval", "-evalsha")],
+    "WRONGTYPE": [("RPUSH", "aiorate:x", "1")],
+}
+LOGINS = {"WRONGPASS": "//:wrong@", "NOPERM": "//worker:right@"}
+OUTAGES = {"READONLY", "MASTERDOWN", "OOM", "NOREPLICAS", "CLUSTERDOWN", "BUSY"}
+
+
+async def limiter_names(code: str, url: str) -> None:
+    """A limiter tells of an outage after the grace and of a refusal at once, and names the code, whatever its client."""
+    own = [type("Own", (client,), {}).from_url(url, retry=None) for client in LIBRARIES]
+    async with AsyncExitStack() as stack:
+        for source in (url, *[client.from_url(url) for client in LIBRARIES], *own):
+            if not isinstance(source, str):
+                stack.push_async_callback(source.aclose)
+            limiter = RedisLimiter(source, "x", "10/s", grace=0.01 if code in OUTAGES else 3600)
+            with pytest.raises(EngineUnavailable, match=f": {code} ") as caught:
+                await limiter.acquire()
+            assert ("the store refuses" in str(caught.value)) is (code not in OUTAGES), (code, source)
+            await limiter.aclose()
+
+
+async def test_an_error_is_an_outage_or_a_refusal_by_its_code(running: RealServer) -> None:
+    """The libraries remove the code from the text of some errors, and have no class for others."""
+    for code, commands in SETTINGS.items():
+        with RealServer() as server:
+            for command in commands:
+                server.send(*command)
+            await limiter_names(code, server.url.replace("//", LOGINS.get(code, "//")))
+
+
+async def test_a_server_that_runs_a_long_script_is_an_outage(running: RealServer) -> None:
+    with RealServer() as server:
+        server.send("CONFIG", "SET", "lua-time-limit", 1)
+        endless = asyncio.create_task(asyncio.to_thread(ignoring_errors, server, "EVAL", "while true do end", 0))
+        await until(lambda: "BUSY" in said(server, "GET", "x"))
+        try:
+            await limiter_names("BUSY", server.url)
+        finally:
+            server.kill()
+            await endless
+
+
+def said(server: RealServer, *words: str | int) -> str:
+    try:
+        return str(server.send(*words))
+    except OSError as error:
+        return str(error)
+
+
+def ignoring_errors(server: RealServer, *words: str | int) -> None:
+    with suppress(OSError):
+        server.send(*words)
+
+
+async def test_a_node_of_a_cluster_is_no_plain_server(nodes: tuple[RealServer, RealServer]) -> None:
+    """Another node, or one that is taking a key over, is named with its code; a cluster without all slots is down."""
+    first, second = nodes
+    await until(lambda: all("cluster_state:ok" in node.send("CLUSTER", "INFO") for node in nodes))
+    slot = int(first.send("CLUSTER", "KEYSLOT", "aiorate:x"))
+    owner, other = (first, second) if slot >= 8192 else (second, first)
+    await limiter_names("MOVED", other.url)
+    owner.send("CLUSTER", "SETSLOT", slot, "MIGRATING", other.send("CLUSTER", "MYID"))
+    await limiter_names("ASK", owner.url)
+    with RealServer("--cluster-enabled", "yes", port=port_of_cluster()) as alone:
+        await limiter_names("CLUSTERDOWN", alone.url)
+
+
+@pytest.fixture
+def nodes() -> Iterator[tuple[RealServer, RealServer]]:
+    """A cluster of two: the first has the slots from 8192 on, and the second those before."""
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(RealServer("--cluster-enabled", "yes", port=port_of_cluster())) for _ in range(2))
+        first.send("CLUSTER", "ADDSLOTS", *range(8192, 16384))
+        second.send("CLUSTER", "ADDSLOTS", *range(8192))
+        second.send("CLUSTER", "SET-CONFIG-EPOCH", 2)
+        first.send("CLUSTER", "MEET", "127.0.0.1", second.port)
+        yield first, second
+
+
+# The permissions that docs/redis.md names.
+
+PAGE = (Path(__file__).parents[2] / "docs" / "redis.md").read_text(encoding="utf-8")
+KEYS, *COMMANDS = re.findall(r"ACL SETUSER \S+ on \S+ (.*)", PAGE)[0].split()
+
+
+def url_of(store: RealServer, *rights: str) -> str:
+    """The URL of a user that has only these rights."""
+    store.send("ACL", "SETUSER", "somebody", "reset", "on", ">secret", *rights)
+    return f"redis://somebody:secret@127.0.0.1:{store.port}/0"
+
+
+async def test_the_listed_permissions_are_enough(store: RealServer) -> None:
+    url = url_of(store, KEYS, *COMMANDS)
+    for source in (url, *[client.from_url(url) for client in LIBRARIES]):
+        limiter = RedisLimiter(source, "name", "1000/s")
+        for _ in range(3):
+            await limiter.acquire()
+        await limiter.aclose()
+        if not isinstance(source, str):
+            await source.aclose()
+
+
+async def test_each_listed_permission_is_needed(store: RealServer) -> None:
+    """A page that asks for too much would be as wrong. The name of a limiter is the end of its key."""
+    assert COMMANDS
+    for rights in (*[(KEYS, *(each for each in COMMANDS if each != without)) for without in COMMANDS], ("~other:*", *COMMANDS)):
+        store.send("SCRIPT", "FLUSH")
+        limiter = RedisLimiter(url_of(store, *rights), "name", "1000/s", on_unavailable="open", grace=3600)
+        with pytest.raises(EngineUnavailable, match="the store refuses"):
+            await limiter.acquire()
+        await limiter.aclose()
