@@ -41,8 +41,7 @@ class RedisLimiter(Limiter):
 
     Args:
         client_or_url: A URL such as ``redis://localhost``, or an asyncio client of redis-py or valkey-py, which is never closed. A plain
-        client
-            lends its settings to a connection of aiorate's own.
+            client lends its settings to a connection of aiorate's own.
         name: Processes with the same name share the limit. The key in the store is ``aiorate:{name}``.
         rate: A rate, ``TokenBucket("10/s", burst=20)``, a list of these, or a ``CalendarWindow("1000/day", "Europe/Berlin")`` alone.
         burst: How many permits at once, for a rate; 1 by default.
