@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 from aiorate._budget import Budget, check_names
 from aiorate._errors import kind_of
-from aiorate._loops.table import running_loop
 from aiorate._options import check_scope
 from aiorate._rate import NS_PER_SECOND
 from aiorate._schedulers.amounts import Amounts
@@ -236,7 +235,7 @@ class RedisBudget(Budget):
     def _enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """As `Budget._enter_blocking`. A short ``limit`` is as in `_enter`."""
         looks = self._session.looks
-        if not self._node.tree.threads or running_loop() is not None or not looks.serve(limit):
+        if not looks.serve(limit, blocking=True):
             return super()._enter_blocking(amounts, limit)
         return looks.take_blocking(amounts, limit or 0, self._max_waiting, self._refusals)
 

@@ -6,7 +6,6 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from aiorate._limiter import Limiter
-from aiorate._loops.table import running_loop
 from aiorate._options import check_scope
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, duration_to_ns, ns_to_seconds
 from aiorate._store.address import check_source
@@ -132,8 +131,8 @@ class RedisLimiter(Limiter):
 
     def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         """As `Limiter.acquire_blocking`. A short ``max_wait`` is as in `acquire`: with 0, the store is asked once."""
-        limit, looks = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND), self._session.looks
-        if limit is None or not self._node.tree.threads or running_loop() is not None or not looks.serve(limit):
+        looks, limit = self._session.looks, None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
+        if limit is None or not looks.serve(limit, blocking=True):
             return super().acquire_blocking(permits, max_wait=max_wait)
         self._check("acquire_blocking()", permits)
         return ns_to_seconds(looks.take_blocking(permits, limit, self._max_waiting, _BLOCKING)[0])

@@ -9,7 +9,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aiorate._loops.table import loop_here
+from aiorate._loops.table import loop_here, running_loop
 from aiorate._rate import NS_PER_SECOND
 from aiorate._tree.grants import hold, kept, undo
 from aiorate._tree.node import again
@@ -103,9 +103,14 @@ class Looks:
         """Those that are not decided."""
         self._timer: Handle | None = None
 
-    def serve(self, limit: int | None) -> bool:
-        """Whether a request that would wait for ``limit`` ns is one of these. Below a limit that has to be asked as well, none is."""
-        return limit is not None and (not limit or limit < self._pool.answer_ns) and not above_on_demand(self._node)
+    def serve(self, limit: int | None, blocking: bool = False) -> bool:
+        """Whether a request that would wait for ``limit`` ns is one of these. Below a limit that has to be asked as well, none is.
+
+        ``blocking``: in a thread that waits without a loop. Where it may not, none is either.
+        """
+        if limit is None or limit >= max(self._pool.answer_ns, 1) or above_on_demand(self._node):
+            return False
+        return not blocking or (self._node.tree.threads and running_loop() is None)
 
     async def take(self, permits: Permits, limit: int, most: Admission | None, refusals: Refusals) -> tuple[int, Taken]:
         """Take the permits, for a caller who would wait for ``limit`` ns. Returns the ns waited, and what was taken.
