@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from aiorate._budget import Budget, check_names
-from aiorate._errors import kind_of
 from aiorate._options import check_scope
 from aiorate._rate import NS_PER_SECOND
 from aiorate._schedulers.amounts import Amounts
@@ -210,9 +209,8 @@ class RedisBudget(Budget):
             scope=scope,
             **dimensions,
         )
-        pool = self._booked.pool
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, pool, terms._replace(lease=0))
-        check_alike((client_or_url, name, kind), self._session, pool.parts, tuple(dimensions))
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, self._booked.pool, terms._replace(lease=0))
+        check_alike(self._session, tuple(dimensions))
         if shared is not None:
             self._session.shared()
 
@@ -254,8 +252,9 @@ def limit_of(place: str, limit: object) -> tuple[Rate, int | None]:
     rate, burst = read_limit(
         place,
         limit,
-        f"a rate such as '500/min', or a TokenBucket, not {kind_of(limit)}: the store knows no other strategies. Of several limits, make"
-        " each a dimension, such as requests='10/s', requests_of_a_minute='500/min', and reserve the same of both.",
+        "a rate such as '500/min', or a TokenBucket",
+        ": the store knows no other strategies. Of several limits, make each a dimension, such as requests='10/s',"
+        " requests_of_a_minute='500/min', and reserve the same of both.",
     )
     check_memory(place, rate, burst or 1)
     return rate, burst

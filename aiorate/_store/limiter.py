@@ -11,7 +11,7 @@ from aiorate._rate import NO_BOUND, NS_PER_SECOND, duration_to_ns, ns_to_seconds
 from aiorate._store.address import check_source
 from aiorate._store.options import check_name, parts_of, terms_of
 from aiorate._store.pool import Pool
-from aiorate._store.session import StoreSession, check_alike
+from aiorate._store.session import StoreSession
 from aiorate._tree.refusals import ACQUIRE, Refusals
 
 if TYPE_CHECKING:
@@ -104,7 +104,6 @@ class RedisLimiter(Limiter):
             scope=scope,
         )
         self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, pool, terms)
-        check_alike((client_or_url, name, kind), self._session, parts)
 
     @property
     def key(self) -> str:

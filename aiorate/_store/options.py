@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Terms", "check_name", "parts_of", "read_limit", "terms_of"]
 
 _POLICIES = ("raise", "wait", "local", "open")
+_WHOLE = Fraction(1)
 _SHORTEST_SLACK_NS = 1_000_000
 _EXAMPLES = (
     "Write '100/s', TokenBucket('100/s', burst=10), or a list of these that all hold: ['10/s', '100/min']; or"
@@ -101,11 +102,13 @@ def terms_of(
         raise ValueError(f"{call}(on_unavailable) must be one of {', '.join(_POLICIES)}, not {policy!r}.")
     if share is None and policy == "local":
         raise ValueError(f"{call}(on_unavailable='local') needs local_share: this process's part of the rate, such as 0.25 of 4.")
-    part = Fraction(1) if share is None else Fraction(*exact(share, f"{call}(local_share)"))
-    if share is not None and policy != "local":
-        raise ValueError(f"{call}(local_share) is for on_unavailable='local'; the policy is {policy!r}.")
-    if not 0 < part <= 1:
-        raise ValueError(f"{call}(local_share={share!r}) must be more than 0 and at most 1.")
+    part = _WHOLE
+    if share is not None:
+        part = Fraction(*exact(share, f"{call}(local_share)"))
+        if policy != "local":
+            raise ValueError(f"{call}(local_share) is for on_unavailable='local'; the policy is {policy!r}.")
+        if not 0 < part <= 1:
+            raise ValueError(f"{call}(local_share={share!r}) must be more than 0 and at most 1.")
     return Terms(kind, ahead, leased, late, policy, duration_to_ns(grace, f"{call}(grace)"), part, method)
 
 
@@ -117,23 +120,26 @@ def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | Seque
         _check_calendar(call, calendar, len(limits), burst)
         return [Part(calendar.rate, calendar.rate.permits, deepcopy(calendar))]
     of_limiter = partial(_of_limiter, call)
-    read = [each[0] for each in each_of(f"{call}(rate)", limits, of_limiter)] if is_list(limit) else [of_limiter(limit)[0]]
-    buckets = [each for each in limits if isinstance(each, TokenBucket)]
+    read = each_of(f"{call}(rate)", limits, of_limiter) if is_list(limit) else [of_limiter(limit)]
     if burst is None:
-        bursts = [each.burst if isinstance(each, TokenBucket) else 1 for each in limits]
-    elif buckets:
+        return [_part(call, rate, own or 1) for rate, own in read]
+    bucket = next((each for each, (_, own) in zip(limits, read, strict=True) if own), None)
+    if bucket is not None:
         raise ValueError(
-            f"{call}(burst={burst!r}): {buckets[0]!r} has a burst already. Leave burst= out, and write every limit with a burst as"
+            f"{call}(burst={burst!r}): {bucket!r} has a burst already. Leave burst= out, and write every limit with a burst as"
             " TokenBucket(rate, burst=...)."
         )
-    else:
-        bursts = list(burst) if isinstance(burst, (list, tuple)) else [burst] * len(read)  # type: ignore[list-item]
+    bursts: list[int] = list(burst) if isinstance(burst, (list, tuple)) else [burst] * len(read)  # type: ignore[list-item]
     if len(bursts) != len(read):
         raise ValueError(f"{call}(burst={burst!r}) must be one int, or one for each of the {len(read)} rates.")
-    for rate, each in zip(read, bursts, strict=True):
+    for each in bursts:
         check_permits(f"{call}(burst)", each)
-        check_memory(f"{call}(rate, burst)", rate, each)
-    return [Part(rate, each) for rate, each in zip(read, bursts, strict=True)]
+    return [_part(call, rate, each) for (rate, _), each in zip(read, bursts, strict=True)]
+
+
+def _part(call: str, rate: Rate, burst: int) -> Part:
+    check_memory(f"{call}(rate, burst)", rate, burst)
+    return Part(rate, burst)
 
 
 def _check_calendar(call: str, calendar: CalendarWindow, count: int, burst: object) -> None:
@@ -149,11 +155,13 @@ def _check_calendar(call: str, calendar: CalendarWindow, count: int, burst: obje
 
 
 def _of_limiter(call: str, limit: object) -> tuple[Rate, int | None]:
-    return read_limit(f"{call}(rate)", limit, f"a rate, a TokenBucket, a CalendarWindow or a list, not {kind_of(limit)}. {_EXAMPLES}")
+    return read_limit(f"{call}(rate)", limit, "a rate, a TokenBucket, a CalendarWindow or a list", f". {_EXAMPLES}")
 
 
-def read_limit(what: str, limit: object, possible: str) -> tuple[Rate, int | None]:
-    """A rate, or the rate and the burst of a bucket. Raises ValueError, and TypeError that says what is ``possible``."""
+def read_limit(what: str, limit: object, possible: str, more: str) -> tuple[Rate, int | None]:
+    """A rate, or the rate and the burst of a bucket. Raises ValueError, and TypeError that says what is ``possible``, and ``more``."""
+    if isinstance(limit, (str, Rate)):  # as most are
+        return Rate.of(limit), None
     if isinstance(limit, TokenBucket):
         if deepcopy(limit).peek(limit.burst, 0) > 0:
             raise ValueError(
@@ -166,4 +174,4 @@ def read_limit(what: str, limit: object, possible: str) -> tuple[Rate, int | Non
             return Rate.of(limit), None  # type: ignore[arg-type]  # which says what is wrong
         except TypeError:
             pass
-    raise TypeError(f"{what} must be {possible}")
+    raise TypeError(f"{what} must be {possible}, not {kind_of(limit)}{more}")

@@ -99,9 +99,9 @@ class StoreSession(Provider):
         return self._node.tree.run
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        """The dimensions of the limit."""
-        return self._pool.parts
+    def named(self) -> tuple[tuple[object, str, str], tuple[Part, ...]]:
+        """What all limits of its name in this process have in common, and its dimensions."""
+        return (identity(self._source), self.key, self._terms.kind), self._pool.parts
 
     @property
     def in_use(self) -> bool:
@@ -250,6 +250,7 @@ class StoreSession(Provider):
                 self.client, self._process = found, os.getpid()
                 client = found
                 self._node.tree.add(self._node)
+                check_alike(self)
                 self._outage.await_end_of_grace()
         client.wake(self)
 
@@ -458,18 +459,18 @@ class StoreSession(Provider):
             told.tell()
 
 
-_named: WeakValueDictionary[tuple[object, ...], StoreSession] = WeakValueDictionary()
+_named: WeakValueDictionary[tuple[object, str, str], StoreSession] = WeakValueDictionary()
 """Of each client or URL, each name and each kind, one limit of this process."""
 _told: WeakSet[StoreSession] = WeakSet()
 """Those of which the log was told that another one differs."""
 
 
-def check_alike(place: tuple[object, ...], session: StoreSession, parts: Sequence[Part], names: Sequence[str] = ()) -> None:
+def check_alike(session: StoreSession, names: Sequence[str] = ()) -> None:
     """Tell the log, or raise ValueError for a budget with these ``names``, if another limit in use there has other rates or bursts.
 
     All of one name share one schedule. A limiter may have another rate for a while, as in a rolling deployment.
     """
-    place = (identity(place[0]), *place[1:])
+    (place, parts), name = session.named, session.key.partition(":")[2]
     differing = _differing(_named.get(place), parts)
     if differing and names:
         collect()  # a budget that nobody holds does not count, though a cycle may keep it for a while
@@ -479,15 +480,15 @@ def check_alike(place: tuple[object, ...], session: StoreSession, parts: Sequenc
     elif names:
         number, its = differing
         raise ValueError(
-            f"RedisBudget({names[number]}): a budget named {place[1]!r} has {its.rate} with burst={its.burst} in this process. All of one"
-            " name share one schedule: give both the same limits, or two names, or close the other one first."
+            f"RedisBudget({names[number]}): a budget named {name!r} has {its.rate} with burst={its.burst} in this process. All of one name"
+            " share one schedule: give both the same limits, or two names, or close the other one first."
         )
     elif _named[place] not in _told:
         _told.add(_named[place])
         _logger.warning(
             "limiter %r: another RedisLimiter of this name has other rates or bursts. All of one name share one schedule, and each moves"
             " it by its own rate: give both the same, or two names.",
-            place[1],
+            name,
         )
 
 
@@ -495,9 +496,10 @@ def _differing(other: StoreSession | None, parts: Sequence[Part]) -> tuple[int, 
     """The first dimension of that one, with its number, that is not as in these parts."""
     if other is None or not other.in_use:
         return None
-    pairs = enumerate(zip(other.parts, parts, strict=False))
+    its_parts = other.named[1]
+    pairs = enumerate(zip(its_parts, parts, strict=False))
     first = next(((number, its) for number, (its, mine) in pairs if _schedule(its) != _schedule(mine)), None)
-    return first or ((0, other.parts[0]) if len(other.parts) != len(parts) else None)
+    return first or ((0, its_parts[0]) if len(its_parts) != len(parts) else None)
 
 
 def _schedule(part: Part) -> tuple[object, ...]:
