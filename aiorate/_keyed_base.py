@@ -112,7 +112,7 @@ class Keyed(Generic[K, V]):
         self._closed = False
         self._process = scope == "process"
         self._lock = RLock()
-        """Held while kept keys change; never taken in a decision."""
+        """Held while kept keys change. It may be taken in a decision, so nobody who holds it asks for one."""
         if self._process:
             _of_processes.add(self)
         self._watch: Watch | None = None
@@ -407,10 +407,13 @@ class Keyed(Generic[K, V]):
 
     def _evict(self, key: K, node: Node, idle: int | None = None) -> bool:
         """Drop the key if it owes nothing, nobody holds what is kept for it, and it was not used for ``idle`` ns."""
-        with self._lock:
-            return node.tree.run(self._evict_if_rested, key, node, idle)
+        return node.tree.run(self._evict_if_rested, key, node, idle)
 
     def _evict_if_rested(self, key: K, node: Node, idle: int | None) -> bool:
+        with self._lock:
+            return self._evict_now(key, node, idle)
+
+    def _evict_now(self, key: K, node: Node, idle: int | None) -> bool:
         try:
             rested = is_rested(node)
             if idle is not None:

@@ -262,7 +262,7 @@ class Supply(Timeline):
         """
         now, tree = self.now(), self.tree
         loop = tree.loop
-        check = None if loop is None or not loop.monotonic else loop.check
+        check = loop.check if loop is not None and loop.monotonic and self.begun and self.read is loop.read else None
         if check is None or (not tree.threads and (now + self.offset >= check.until or check.thread != get_ident())):
             loop = tree.here(self)
             now = self.now()

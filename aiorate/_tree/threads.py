@@ -411,6 +411,8 @@ def _decide(ticket: ThreadTicket, most_ns: int | None, most: Admission | None, r
 
 def _take(limit: Limit, permits: Permits, found: list[Taken]) -> tuple[int, Taken] | None:
     taken = limit.take(permits)
+    if taken is None and clear_closed():
+        taken = limit.take(permits)
     if taken is not None:
         found.append(taken[1])
     return taken

@@ -158,3 +158,17 @@ def test_the_zone_may_be_a_tzinfo_and_the_origin_is_now() -> None:
     window = CalendarWindow("1/day", timezone(timedelta(hours=5)))
     assert window.take(1, 0) == 0
     assert 0 < window.peek(1, 0) <= 86_400 * S
+
+
+def test_permits_of_long_ago_come_back_in_little_time() -> None:
+    """Each return wrote the log again from its entry on: 1000 cancelled tasks stopped the loop for 16 s. The oldest go in their place."""
+    window = SlidingWindow("1000000/s")
+    for now in range(20_000):
+        window.take(1, now)
+    window.give_back(1, 20_000, 19_999)
+    assert 10**6 - 19_999 == window.available(20_000)
+    for taken in range(5_000):
+        window.give_back(1, 20_000, taken)
+    assert 10**6 - 14_999 == window.available(20_000)
+    window.give_back(1, 20_000, 4_999)  # all before it, and that one itself, are gone
+    assert 10**6 - 14_999 == window.available(20_000)
