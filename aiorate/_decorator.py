@@ -21,6 +21,8 @@ class Entered(Protocol):
     """What a block enters and leaves: an `aiorate.Limiter`."""
 
     @property
+    def _blocks(self) -> bool: ...
+    @property
     def _node(self) -> Node: ...
     async def _enter(self, permits: int) -> float: ...
     def _enter_blocking(self, permits: int) -> float: ...
@@ -128,7 +130,7 @@ class Weighted:
     @property
     def blocks(self) -> bool:
         """Whether synchronous code may use it."""
-        return self._limiter._node.tree.threads
+        return self._limiter._blocks or self._limiter._node.tree.threads
 
     def __call__(self, function: F) -> F:
         """Decorate a function, as `aiorate.Limiter.__call__` does: each call acquires the permits first."""

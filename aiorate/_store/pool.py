@@ -60,6 +60,7 @@ class Pool(Scheduler):
         "corrections",
         "error",
         "hand",
+        "lacking",
         "lapsed",
         "levels",
         "link",
@@ -107,6 +108,8 @@ class Pool(Scheduler):
         """Permits granted in all."""
         self.refused: int = 0
         """The permits of the last request for which there were not enough; 0: another one was granted since."""
+        self.lacking: tuple[int, ...] = (1,)
+        """The amounts of a request for several, as it was refused last."""
         self.lapsed: int = 0
         """Nanoseconds of schedule that nobody used in time."""
         self.patient: bool = False
@@ -204,7 +207,8 @@ class Pool(Scheduler):
         if permits is _ONE and self.unit and type(now) is int:
             if not runs and not self.outage:
                 self._refuse(1, now)
-                return self._look_again(now)
+                if not runs:
+                    return self._look_again(now)
             run = runs[0] if runs else None
             if run is not None and (at := run.due) <= now <= at + run.late:
                 if since is not None or self._receipts:  # out of the line: it may come back
@@ -235,6 +239,7 @@ class Pool(Scheduler):
             elif self.unit or self.hand.count <= self.asks_below or self.hand.last_due() <= now + self.answer_ns:
                 self._refuse(size, now)
             return at
+        had, self.lacking = self.hand.count, need
         self._refuse(size, now)
         if self.outage == "open":
             self._free = (now if self._free is None else self._free[0], now)
@@ -242,7 +247,7 @@ class Pool(Scheduler):
             return now
         if self.error is not None:
             raise type(self.error)(*self.error.args) from self.error.__cause__  # one for all would collect the frames of them all
-        if self.outage == "local":  # which has answered already
+        if self.hand.count > had:  # answered already: by "local", or by a file
             at, last = self.hand.due(need, skip, now)
             if last is not None:
                 if at <= now:
@@ -267,6 +272,7 @@ class Pool(Scheduler):
             if run is not None:
                 return at
             if self.patient:  # the caller is first in line, and calls take() only once this is due
+                self.lacking = need
                 self._refuse(size, now)
                 if self.error is not None:
                     raise type(self.error)(*self.error.args) from self.error.__cause__

@@ -14,11 +14,11 @@ from aiorate._store.script import FORM, HEAD, MOST, OF_RATE, OF_WINDOW
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Twin"]
+__all__ = ["Answering", "Twin", "take_now"]
 
 
 class Twin:
-    """One key of a store."""
+    """One key of a store, whose value is text."""
 
     def __init__(self) -> None:
         self.text: str = ""
@@ -27,29 +27,116 @@ class Twin:
     def ask(self, now: float, packed: bytes, remembered: str) -> str:
         """The answer to a question when the server's clock reads ``now``. Raises ValueError for a value of another kind of limit."""
         w = Struct(f"<{len(packed) // 8}d").unpack(packed)
-        return _Answering(self, now, w, remembered).answer()
+        kind = remembered.split(" ", 2)[1]
+        kept = _read(self.text, kind, w)
+        if self.text and kept is None:
+            raise ValueError("WRONGTYPE the key has another kind of limit, or something else")
+        told = _read(remembered, kind, w) if remembered != self.text else None
+        answering = Answering(now, w, kept, told, self.text == remembered)
+        if not answering.decided:
+            return f"{now:.0f}; clock"
+        life, written, hush, claim, lasts, latest, near, count, *_ = answering.value
+        words = [f"{FORM} {kind} {life:.0f} {written:.0f} {hush:.17g} {claim:.0f} {lasts:.17g} {latest:.17g} {near:.17g} {count:.0f}"]
+        for (every, *_), state in zip(answering.limits, answering.state, strict=True):
+            words += [f"{each:.17g}" for each in state] if every > 0 else [f"{state[0]:.17g}", *[f"{each:.0f}" for each in state[1:]]]
+        self.text = " ".join(words)
+        runs = [
+            f" {n:.0f}" + (f" {place:.0f}" if n else "") + "".join([f" {us:.3f}" for us in starts]) for n, place, starts in answering.runs
+        ]
+        return f"{self.text}; {answering.wait:.3f} {answering.place:.0f} {answering.seat:.0f}{''.join(runs)}"
 
 
-class _Answering:
-    """One run of the script."""
+def _read(text: str, kind: str, w: Sequence[float]) -> list[float] | None:
+    form, _, rest = text.partition(" ")
+    its, _, words = rest.partition(" ")
+    numbers = [float(each) for each in words.split(" ")] if form == FORM and its == kind and words else []
+    size = HEAD + sum(OF_RATE if w[12 + 7 * j] > 0 else OF_WINDOW for j in range(int(w[11])))
+    return numbers if len(numbers) == size else None
 
-    def __init__(self, twin: Twin, now: float, w: Sequence[float], remembered: str) -> None:
-        self.twin, self.now, self.w, self.remembered = twin, now, w, remembered
-        self.kind = remembered.split(" ", 2)[1]
+
+def take_now(
+    every: float, burst: int, n: int, told: tuple[float, ...] | None, value: tuple[float, ...] | None, now: float
+) -> tuple[tuple[bool, float] | None, tuple[float, ...] | None, float]:
+    """`Answering` in closed form for the most frequent question: ``n`` slots of one rate, now or not at all.
+
+    Returns whether they are granted and in how many us the bucket is full, or None if it takes the script; the new value, or None if it
+    stays; and after how many us it says nothing any more.
+    """
+    life, count, latest, ahead, full = now, 1.0, 0.0, 0.0, 0.0
+    if told is not None and (value is None or value[0] != told[0] or value[7] < told[7]):
+        return None, None, 0.0  # the client knows more
+    if value is not None:
+        life, written, hush, _, _, latest, _, count, ahead, full = value
+        if hush > 0:
+            return None, None, 0.0
+        passed = max(now - written, 0.0)
+        latest, count, ahead, full = max(latest - passed, 0.0), count + 1, ahead - passed, full - passed
+        if ahead <= 0:
+            ahead = full = 0.0
+    if ahead - (burst - 1) * every + (n - 1) * every > 0:
+        return (False, ahead), None, 0.0
+    more = ahead + n * every
+    return (True, more), (life, now, 0.0, 0.0, 0.0, latest, -1.0, count, more, full), max(more, (burst - 1) * every)
+
+
+class Answering:
+    """One run of the script, in numbers: ``w`` are its arguments, ``kept`` is the value, and ``told`` what the client was told last.
+
+    ``same``: what it was told is the value.
+    """
+
+    def __init__(self, now: float, w: Sequence[float], kept: Sequence[float] | None, told: Sequence[float] | None, same: bool) -> None:
+        self.now, self.w = now, w
         self.pause, self.horizon, self.reach, self.within, self.age, self.client = w[:6]
-        self.oldest, self.took, self.seat, self.gone, self.margin, dims = w[6:12]
+        self.oldest, self.took, self.seat, gone, self.margin, dims = w[6:12]
         self.dims: int = int(dims)
+        self.tail: bool = not gone or same
         self.limits = [w[12 + 7 * j : 19 + 7 * j] for j in range(self.dims)]
         self.state: list[list[float]] = []
-
-    def answer(self) -> str:
-        kept = self._read(self.twin.text)
-        if self.twin.text and kept is None:
-            raise ValueError("WRONGTYPE the key has another kind of limit, or something else")
-        told = self._read(self.remembered) if self.remembered != self.twin.text else None
+        """Of each dimension."""
+        self.runs: list[tuple[float, int, list[float]]] = []
+        """Of each run: how many requests it granted, the dimension that they waited for, and when the first is due, by each rate too."""
+        self.wait: float = 0.0
+        """How long the first request that got nothing has to wait, ..."""
+        self.place: int = 0
+        """... and for which dimension, counted from 1."""
         if told and kept and told[0] == kept[0] and told[7] <= kept[7]:
             told = None
+        self._restores = told is not None
         self._times(kept, told)
+        self.decided: bool = self._limits(kept, told)
+        """Whether the question named a window of the present."""
+        if self.decided:
+            self._grant()
+
+    @property
+    def value(self) -> list[float]:
+        """The new value."""
+        numbers = [self.life, self.now, self.hush, self.claim, self.lasts, self.latest, self.near, self.count]
+        for state in self.state:
+            numbers += state
+        return numbers
+
+    @property
+    def keep(self) -> float:
+        """After how many us a new value would say the same."""
+        keep: float = self.hush
+        for (every, burst, *_), state in zip(self.limits, self.state, strict=True):
+            if every > 0:
+                keep = max(keep, state[0], self.hush + (burst - 1) * every)
+            else:
+                used, began, ends, *_ = state
+                keep = max(keep, ends - self.now + (ends - began) * max(1, used / burst))
+        return keep
+
+    @property
+    def changes(self) -> bool:
+        """Whether the value has to be kept: it need not be if requests were refused and nothing was told."""
+        if self.within < 0 or self.pause >= 0 or self._restores or any(run[0] for run in self.runs):
+            return True
+        return any(limit[2] for limit in self.limits)
+
+    def _limits(self, kept: Sequence[float] | None, told: Sequence[float] | None) -> bool:
         offset = HEAD
         for j, (every, *_) in enumerate(self.limits):
             size = OF_RATE if every > 0 else OF_WINDOW
@@ -58,25 +145,13 @@ class _Answering:
             if every > 0:
                 self._rate(j, had, heard)
             elif not self._window(j, had, heard):
-                return f"{self.now:.0f}; clock"
+                return False
             offset += size
-        out = self._grant()
-        head = f"{FORM} {self.kind} {self.life:.0f} {self.now:.0f} {self.hush:.17g} {self.claim:.0f} {self.lasts:.17g} {self.latest:.17g}"
-        words = [f"{self.near:.17g}", f"{kept[7] + 1 if kept else 1:.0f}"]
-        for (every, *_), state in zip(self.limits, self.state, strict=True):
-            words += [f"{each:.17g}" for each in state] if every > 0 else [f"{state[0]:.17g}", *[f"{each:.0f}" for each in state[1:]]]
-        self.twin.text = f"{head} {' '.join(words)}"
-        return f"{self.twin.text}; {self.wait:.3f} {self.place:.0f} {self.seat:.0f}{''.join(out)}"
+        return True
 
-    def _read(self, text: str) -> list[float] | None:
-        form, _, rest = text.partition(" ")
-        kind, _, words = rest.partition(" ")
-        numbers = [float(each) for each in words.split(" ")] if form == FORM and kind == self.kind and words else []
-        size = HEAD + sum(OF_RATE if every > 0 else OF_WINDOW for every, *_ in self.limits)
-        return numbers if len(numbers) == size else None
-
-    def _times(self, kept: list[float] | None, told: list[float] | None) -> None:
-        self.kept, self.tail = kept is not None, not self.gone or self.twin.text == self.remembered
+    def _times(self, kept: Sequence[float] | None, told: Sequence[float] | None) -> None:
+        self.kept: bool = kept is not None
+        self.count: float = kept[7] + 1 if kept else 1
         passed = max(0, self.now - kept[1]) if kept else 0
         self.passed = passed
         self.life, self.hush, self.claim, self.lasts, self.latest, self.near = self.now, 0.0, 0.0, 0.0, 0.0, self.took
@@ -99,7 +174,7 @@ class _Answering:
         far = max(self.horizon, trip)
         self.horizon = sqrt(max(self.horizon, self.near) * far) if self.near >= 0 else far
 
-    def _rate(self, j: int, had: list[float] | None, heard: list[float] | None) -> None:
+    def _rate(self, j: int, had: Sequence[float] | None, heard: Sequence[float] | None) -> None:
         every, burst, more = self.limits[j][:3]
         ahead, full = 0.0, 0.0
         if had:
@@ -115,7 +190,7 @@ class _Answering:
             ahead = max(ahead + more * every, 0)
         self.state.append([min(ahead, MOST), full])
 
-    def _window(self, j: int, had: list[float] | None, heard: list[float] | None) -> bool:
+    def _window(self, j: int, had: Sequence[float] | None, heard: Sequence[float] | None) -> bool:
         _, burst, more, *edges = self.limits[j]
         now, place = self.now, next((i for i in (1, 2, 3) if edges[i] > self.now), 0)
         if not place or edges[place - 1] > now:
@@ -143,21 +218,20 @@ class _Answering:
         self.state.append([used, began, ends, seats, patience, due, hold, share])
         return True
 
-    def _grant(self) -> list[str]:
-        self.begin, self.wait, self.place = 0.0, 0.0, 0
+    def _grant(self) -> None:
+        self.begin: float = 0.0
         self.most: dict[int, float] = {}
         self.had: dict[int, float] = {}
-        out: list[str] = []
         size = 1 + self.dims
         for k in range(12 + 7 * self.dims, len(self.w), size):
             want, *amounts = self.w[k : k + size]
-            n = self._one(want, amounts, out)
+            n = self._one(want, amounts)
             if n < want and self.within < 0:
                 break
-        return out
 
-    def _one(self, want: float, amounts: list[float], out: list[str]) -> float:
+    def _one(self, want: float, amounts: list[float]) -> float:
         """Answer one run."""
+        runs = self.runs
         first, n, self.place = max(self.begin, self.hush), want, 0
         steps, slacks, starts = [0.0] * self.dims, [0.0] * self.dims, [0.0] * self.dims
         for j, (a, (every, burst, *_)) in enumerate(zip(amounts, self.limits, strict=True)):
@@ -171,28 +245,28 @@ class _Answering:
             if self.limits[j][0] > 0:
                 starts[j] = max(self.state[j][0], first - self.lag) - slacks[j]
                 if a > 0:
-                    n = self._of_rate(j, want, n, first, steps[j], starts[j], bool(out))
+                    n = self._of_rate(j, want, n, first, steps[j], starts[j], bool(runs))
             elif a > 0:
                 n = self._of_window(j, want, n, first, a)
-        n = self._claim(want, n, first, bool(out))
+        n = self._claim(want, n, first, bool(runs))
         if n > 0:
             last = max([first, *[starts[j] + (n - 1) * steps[j] for j in range(self.dims) if steps[j] > 0]])
-            words = f" {n:.0f} {self.place:.0f} {first:.3f}"
+            dues = [first]
             for j, state in enumerate(self.state):
                 if self.limits[j][0] <= 0:
                     state[0] = state[0] + n * amounts[j]
                     continue
-                words += f" {starts[j] if steps[j] > 0 else first:.3f}"
+                dues.append(starts[j] if steps[j] > 0 else first)
                 if steps[j] > 0:
                     state[0] = min(max(starts[j] + n * steps[j], last - self.lag - slacks[j] + steps[j]) + slacks[j], MOST)
                     if j in self.had:
                         self.had[j] += n * steps[j]
-            out.append(words)
+            runs.append((n, self.place, dues))
             self.latest = min(max(self.latest, last), MOST)
             if self.within < 0:
                 self.begin = last
         elif self.within >= 0:
-            out.append(" 0")
+            runs.append((0, 0, []))
         return n
 
     def _of_rate(self, j: int, want: float, n: float, first: float, step: float, start: float, follows: bool) -> float:

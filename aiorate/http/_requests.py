@@ -106,7 +106,9 @@ class RequestLimit(Generic[R]):
         """Raise RuntimeError if the limiter is for one event loop, and so cannot limit synchronous code."""
         limiter, limiters = self._only or self._budget, self._limiters
         narrow = (
-            limiters.scope == "loop" if isinstance(limiters, KeyedLimiter) else limiter is not None and limiter._node.tree.threads is False
+            limiters.scope == "loop"
+            if isinstance(limiters, KeyedLimiter)
+            else limiter is not None and not (limiter._blocks or limiter._node.tree.threads)
         )
         if narrow:
             raise RuntimeError(

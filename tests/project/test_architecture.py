@@ -29,7 +29,7 @@ tree options
 statistics slots decorator inside shares limiter adaptive keyed* budget
 aiorate
 http otel
-aiohttp asgi store redis
+aiohttp asgi store redis file
 testing
 tools main
 """

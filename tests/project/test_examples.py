@@ -39,6 +39,7 @@ PRINTED: dict[str, list[str]] = {
         *(r"alice, items: \{200: 5, 429: 5\}", r"bob, items: \{200: 10\}", r"bob, streams: \{200: 2, 429: 3\}"),
         *(r"guessed tokens: \{401: 3, 429: 7\}", r"health checks: \{200: 10\}"),
     ],
+    "file_workers.py": [r"second 1: \d+ of 200 permits", r"second 3: \d+ of 200 permits"],
     "redis_clients.py": [r"second 1: \d+ \+ \d+ \+ \d+ = \d+\n", "350 requests of 3 processes"],
     "redis_workers.py": [r"60 requests to 4 workers: \{200: 20, 429: 40\}", r'Retry-After: (\d+)\nRateLimit: "all";r=0;t=\1\n'],
     "llm_openai.py": [r"\d+ calls.*, 0 refused with 429", r"[\d.]+% of what the limit allowed"],

@@ -1,0 +1,321 @@
+"""A file that keeps the limits of all processes of one machine. Whoever asks decides itself, by the twin of the script, under a lock of
+the kernel: the kernel releases it if the process dies.
+
+The file is a page of head, and then levels of 16, 128, 1024, ... pages of records. The record of a name is in one page of some level, by
+its hash: in the first where there was room, which is a record that was never used, or one at rest. Nothing moves.
+
+A record has two copies, which are written in turns: each has a check sum, so that a torn one is seen and the other one holds. Instants
+are those of the monotonic clock. The wall clock counts for windows of the calendar, and for how long the machine was off.
+Knows nothing of limiters or of loops. It never blocks on the lock, and the file is not mapped: a mapped one that somebody empties ends
+the process.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable
+from hashlib import blake2b
+from importlib.util import find_spec
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from weakref import WeakSet, WeakValueDictionary
+from zlib import crc32
+
+from aiorate._errors import EngineUnavailable
+from aiorate._lock import Lock
+from aiorate._rate import NS_PER_SECOND
+from aiorate._store.script import HEAD
+
+_LOCKS = find_spec("fcntl") is not None  # not on Windows
+if TYPE_CHECKING or _LOCKS:
+    from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
+
+__all__ = ["MOST_NUMBERS", "Busy", "Record", "StoreFile", "file_of"]
+
+_MAGIC, _SAME = b"aiorate limits 1", 15  # the first 15 bytes are those of each release, and the last one is the number of the format
+_PAGE, _COPY, _PAIR = 4096, 256, 512
+_FIRST_LEVEL, _GROWTH, _LEVELS = 16, 8, 7  # pages; 38 million records
+MOST_NUMBERS = 16
+"""Of the dimensions of one limit."""
+# The check sum, and what it is of: the kind of limit, the number of the copy, the digest of the name, when it was written: in which boot,
+# and in us of the monotonic and of the wall clock; after how many us it is at rest; and the value.
+_CHECK, _BODY = Struct("<I"), Struct("<IQ16s8sddd8d16d")
+_NUMBER, _REST = Struct("<8xQ"), Struct("<8xQ16x8sddd")
+_GRACE = NS_PER_SECOND  # for which others may hold the lock, and between two looks whether the file is still there
+_QUICK, _TRIES, _NAP = 3, 12, 100e-6  # a decision takes some 20 us
+_SOONEST, _LATEST = 100_000, 10_000_000  # ns after which those who wait try again
+Body = tuple[Any, ...]
+Value = tuple[float, ...]
+T = TypeVar("T")
+Decide = Callable[["Value | None", float], "tuple[T, Value | None, float]"]
+"""Of a value, or None for a new one, and the time in us: an answer; the new value, or None if it stays; after how many us it is at rest."""
+
+
+class Busy(Exception):
+    """Another process has the lock. Try again after so many ns."""
+
+    def __init__(self, again: int) -> None:
+        super().__init__(again)
+        self.again: int = again
+
+
+class User(Protocol):
+    """A limit in a file."""
+
+    def forked(self) -> None:
+        """This is a child process now."""
+        ...
+
+
+class Record:
+    """What a limiter knows of its record. ``size``: the numbers of its dimensions. ``clock``: in ns, of its value."""
+
+    __slots__ = ("at", "clock", "digest", "heard", "kind", "read_at", "rest", "size", "told", "unix")
+
+    def __init__(self, name: str, kind: str, size: int, clock: Callable[[], int], unix: bool) -> None:
+        self.digest: bytes = blake2b(name.encode(), digest_size=16).digest()
+        self.kind: int = crc32(f"{size} {kind}".encode())
+        self.size: int = HEAD + size
+        self.rest: Value = (0.0,) * (MOST_NUMBERS - size)
+        """What fills it up."""
+        self.clock: Callable[[], int] = clock
+        self.unix: bool = unix
+        """Whether that is the wall clock."""
+        self.at: int = 0
+        """Where the record was; 0: nowhere yet."""
+        self.told: Value | None = None
+        """Its value when it was written last by this limiter, ..."""
+        self.heard: float = 0.0
+        """... and when, in us."""
+        self.read_at: int = 0
+        """What the clock said in the last answer."""
+
+
+class StoreFile:
+    """One file, and its only descriptor in this process."""
+
+    def __init__(self, path: str) -> None:
+        self.path: str = path
+        self.users: WeakSet[User] = WeakSet()
+        self._descriptor = -1
+        self._lock = Lock()
+        self._asking = False
+        self._looked_at = 0
+        self._whole: set[int] = set()  # pages without a damaged record
+        self._busy = (0, 0)  # the first and the last try in a row that met the lock of another process
+
+    def close(self) -> None:
+        """Close the descriptor; the next question opens the file again."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    __del__ = close
+
+    def forked(self) -> None:
+        """In a child process: the lock belongs to the open file, which a child has in common with its parent."""
+        self._lock, self._asking, self._busy = Lock(), False, (0, 0)
+        self.close()
+
+    def ask(self, record: Record, decide: Decide[T], patient: bool) -> T:
+        """Decide on the value of a record: ``decide`` is given it and the time, and returns an answer, and the new value if it changes.
+
+        ``patient``: try for up to a millisecond. Raises `Busy`; and EngineUnavailable for an error of the kernel, for a file that cannot be
+        used, and once others have held the lock for a second.
+        """
+        naps = patient and not self._busy[0]
+        for number in range(_TRIES if naps else _QUICK):
+            if naps and number > 1:
+                time.sleep(_NAP)  # not sched_yield(), which hands whole slices to others
+            try:
+                with self._lock:
+                    if self._asking:  # a signal handler or a finalizer, in the middle of a question
+                        break
+                    self._asking = True
+                    try:
+                        now = time.monotonic_ns()
+                        if self._descriptor < 0 or now - self._looked_at > _GRACE:
+                            self._looked_at = now
+                            self._open()
+                        flock(self._descriptor, LOCK_EX | LOCK_NB)
+                        answer = self._decide(record, decide)
+                    finally:
+                        self._asking = False
+                        if self._descriptor >= 0:
+                            flock(self._descriptor, LOCK_UN)
+                    self._busy = (0, 0)
+                    return answer
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise EngineUnavailable(f"the file of limits {self.path!r} cannot be used: {error.strerror or error}.") from error
+        raise self._locked()
+
+    def _locked(self) -> Exception:
+        now, (first, last) = time.monotonic_ns(), self._busy
+        if not first or now - last > _GRACE:
+            first = now
+        self._busy = first, now
+        if now - first < _GRACE:
+            return Busy(min(max((now - first) // 8, _SOONEST), _LATEST))
+        return EngineUnavailable(
+            f"the file of limits {self.path!r} has been locked by another process for a second. Is one stopped, as by Ctrl-Z or a debugger?"
+        )
+
+    def _open(self) -> None:
+        """Open the file, unless it is open and still that of the path."""
+        if self._descriptor >= 0:
+            try:
+                same = os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
+            except FileNotFoundError:
+                same = False
+            if same and os.pread(self._descriptor, len(_MAGIC), 0) == _MAGIC:
+                self._whole.clear()
+                return
+            self.close()
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(0, "it is not a regular file")
+            flock(descriptor, LOCK_EX | LOCK_NB)  # until the end of the question
+            head = os.pread(descriptor, len(_MAGIC), 0)
+            if not head:
+                _write(descriptor, _MAGIC, 0)
+            elif head != _MAGIC:
+                other = "another release of aiorate uses it" if head[:_SAME] == _MAGIC[:_SAME] else "it holds something else"
+                raise OSError(0, f"{other}, and was left as it is")
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._whole.clear()
+        self._descriptor = descriptor
+
+    def _decide(self, record: Record, decide: Decide[T]) -> T:
+        """Read, decide, and write."""
+        at, place, body = record.at, 0, None
+        if at:
+            place, body = _newest(os.pread(self._descriptor, _PAIR, at))
+        if body is None or body[2] != record.digest:
+            at, place, body = self._find(record.digest)
+        wall = time.time_ns() / 1000
+        record.read_at = reading = record.clock()
+        now = reading / 1000
+        kept = None
+        if body is not None and body[2] == record.digest:
+            kept = self._value(record, body, now, wall)
+        answer, value, keep = decide(kept, now)
+        if value is not None:
+            number = 1 if body is None else body[1] + 1
+            since_boot = time.monotonic_ns() / 1000 if record.unix else now
+            data = _BODY.pack(record.kind, number, record.digest, _BOOT, since_boot, wall, keep, *value, *record.rest)
+            _write(self._descriptor, _CHECK.pack(crc32(data)) + data, at + _COPY - place)
+            record.at, record.told, record.heard = at, value, now
+        return answer
+
+    def _value(self, record: Record, body: Body, now: float, wall: float) -> Value | None:
+        """The value of its record, as if the machine had not been started anew since; None: it says nothing any more."""
+        kind, _, _, boot, since_boot, written, keep = body[:7]
+        value: Value = body[7 : 7 + record.size]
+        if kind != record.kind:
+            if _rests(boot, since_boot, written, keep):
+                return None
+            raise OSError(0, "another kind of limit has that name in it. Give each a name of its own")
+        if boot == _BOOT or record.unix:
+            return value
+        if record.told is not None:
+            raise OSError(0, "another machine uses it too, by another clock. Use a file on a local disk")
+        return (value[0], now - max(wall - written, 0.0), *value[2:])
+
+    def _find(self, digest: bytes) -> tuple[int, int, Body | None]:
+        """Where the record of that name is or shall be, and the newest copy there: its place, and what it says."""
+        hashed, room, first, pages = int.from_bytes(digest[:4], "little"), 0, 1, _FIRST_LEVEL
+        for _ in range(_LEVELS):
+            start = _PAGE * (first + hashed % pages)
+            page = os.pread(self._descriptor, _PAGE, start)
+            if len(page) < _PAGE:
+                page = page.ljust(_PAGE, b"\0")
+            if start not in self._whole:
+                for i in range(0, _PAGE, _PAIR):
+                    _newest(page[i : i + _PAIR])
+                self._whole.add(start)
+            i = page.find(digest)
+            while i >= 0:
+                i -= i % _PAIR
+                place, body = _newest(page[i : i + _PAIR])
+                if body is not None and body[2] == digest:
+                    return start + i, place, body
+                i = page.find(digest, i + _PAIR)  # the older copy there was of that name, and the newer one is of another
+            for i in range(0, 0 if room else _PAGE, _PAIR):
+                used, *rest = max(_REST.unpack_from(page, i), _REST.unpack_from(page, i + _COPY))
+                if not used or _rests(*rest):
+                    room = start + i
+                    break
+            if not _NUMBER.unpack_from(page, _PAGE - _PAIR)[0]:  # the last one was never used, nor are the levels below
+                break
+            first, pages = first + pages, pages * _GROWTH
+        if not room:
+            raise OSError(0, "it has no room for more names")
+        return room, *_newest(os.pread(self._descriptor, _PAIR, room))
+
+
+def _rests(boot: bytes, since_boot: float, unix: float, keep: float) -> bool:
+    """Whether a record says nothing any more, by both clocks."""
+    return time.time_ns() / 1000 - unix > keep and (boot != _BOOT or time.monotonic_ns() / 1000 - since_boot > keep)
+
+
+def _newest(data: bytes) -> tuple[int, Body | None]:
+    """The newer sound copy of a record: its place, and what it says; None: none was written. Raises OSError for a damaged record."""
+    if len(data) < _PAIR:
+        data = data.ljust(_PAIR, b"\0")
+    place = _COPY if _NUMBER.unpack_from(data, _COPY) > _NUMBER.unpack_from(data) else 0
+    for each in (place, _COPY - place):
+        if _CHECK.unpack_from(data, each)[0] == crc32(data[each + 4 : each + _COPY]):
+            return each, _BODY.unpack_from(data, each + 4)
+    if data[:_COPY].strip(b"\0") and data[_COPY:].strip(b"\0"):
+        raise OSError(0, "it is damaged. Remove it, and all limits in it begin anew")
+    return _COPY, None  # if one is not empty, it was torn as the first
+
+
+def _write(descriptor: int, data: bytes, at: int) -> None:
+    if os.pwrite(descriptor, data, at) != len(data):
+        raise OSError(0, "there is no space left on its disk")
+
+
+def _boot() -> bytes:
+    """What differs whenever the machine was started anew."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            text = file.read()
+    except OSError:
+        import subprocess
+
+        try:
+            text = subprocess.run(["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, check=False).stdout  # macOS
+        except OSError:
+            text = b""
+    return blake2b(text, digest_size=8).digest()
+
+
+_BOOT = _boot()
+_files: WeakValueDictionary[str, StoreFile] = WeakValueDictionary()
+
+
+def file_of(path: str | os.PathLike[str]) -> StoreFile:
+    """The file of that path. Raises RuntimeError on systems without its lock."""
+    if not _LOCKS:
+        raise RuntimeError("a limit in a file needs a lock of the kernel that Windows does not have. Use aiorate.redis there.")
+    name = os.path.abspath(os.fsdecode(path))
+    return _files.get(name) or _files.setdefault(name, StoreFile(name))
+
+
+def _after_fork() -> None:
+    for file in list(_files.values()):
+        file.forked()
+        for user in list(file.users):
+            user.forked()
+
+
+if _LOCKS:
+    os.register_at_fork(after_in_child=_after_fork)
