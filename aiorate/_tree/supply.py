@@ -266,7 +266,7 @@ class Supply(Timeline):
         if check is None or (not tree.threads and (now + self.offset >= check.until or check.thread != get_ident())):
             loop = tree.here(self)
             now = self.now()
-            if loop is not None and loop.steady:
+            if loop is not None and loop.steady and not tree.threads:
                 loop.check.try_until, loop.check.thread = now + self.offset + LOOP_CHECK_NS, get_ident()
             if loop is not None and loop.monotonic:
                 loop.starved()  # so that meters are open for as long as that is known
