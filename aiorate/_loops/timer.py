@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from aiorate._rate import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aiorate._loops.clock import Handle
     from aiorate._loops.loop import Loop
 
@@ -24,11 +22,10 @@ class Timer:
     Never fires twice within the loop's grain. A timer that fires too early for the same reading again is given more time.
     """
 
-    __slots__ = ("_due", "_early", "_fired_at", "_handle", "_loop", "_wake")
+    __slots__ = ("_due", "_early", "_fired_at", "_handle", "_loop")
 
-    def __init__(self, loop: Loop, wake: Callable[[], None]) -> None:
+    def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._wake = wake
         self._handle: Handle | None = None
         self._due: int | None = None
         self._early = 0  # how often it fired before that reading
@@ -54,4 +51,8 @@ class Timer:
             self._fired_at = self._loop.read()
         except Exception:  # a broken clock: whoever looks finds out too, and fails the requests in line
             self._fired_at = None
-        self._wake()
+        self.ring()
+
+    def ring(self) -> None:
+        """Look: it fired."""
+        raise NotImplementedError

@@ -10,8 +10,6 @@ from aiorate._loops.turn import MOST
 from aiorate._tree.limit import outcome_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aiorate._loops.loop import Loop
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Limit
@@ -23,15 +21,13 @@ __all__ = ["Agenda"]
 _SMALL = 32
 
 
-class Agenda:
-    """Of one event loop. ``fail`` is called with the error of a broken clock."""
+class Agenda(Timer):
+    """Of one event loop."""
 
-    __slots__ = ("_armed", "_deadlines", "_fail", "_gone", "_heap", "_loop", "_most", "_number", "_timer")
+    __slots__ = ("_armed", "_deadlines", "_gone", "_heap", "_most", "_number")
 
-    def __init__(self, loop: Loop, fail: Callable[[BaseException], None]) -> None:
-        self._loop = loop
-        self._fail = fail
-        self._timer = Timer(loop, self._ring)
+    def __init__(self, loop: Loop) -> None:
+        super().__init__(loop)
         self._heap: list[tuple[int, int, Limit]] = []
         self._armed = 0  # limits with a reading at which to look at them
         self._deadlines: list[tuple[int, int, Limit, Ticket, Permits, int, Refusals]] = []
@@ -73,10 +69,6 @@ class Agenda:
         """The limits that were to be looked at."""
         return [limit for _, _, limit in self._heap]
 
-    def end(self) -> None:
-        """Its loop is no longer used."""
-        self._timer.set(None)
-
     def _aim(self) -> None:
         heap, deadlines = self._heap, self._deadlines
         while heap and heap[0][2].wake_at != heap[0][0]:
@@ -92,15 +84,16 @@ class Agenda:
         first = heap[0][0] if heap else None
         if deadlines and (first is None or deadlines[0][0] < first):
             first = deadlines[0][0]
-        self._timer.set(first)
+        self.set(first)
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
         """Look at the limits that are due, and fail the requests whose time is over."""
         heap = self._heap
         try:
             reading = self._loop.read()
         except Exception as error:  # a broken clock: nobody hangs
-            self._fail(error)
+            for limit in dict.fromkeys([*self.limits(), *[entry[2] for entry in self._deadlines]]):
+                limit.fail(error)
             return
         due: list[Limit] = []  # a limit that wants to be looked at again waits for the loop to turn, even if the clock stands still
         while heap and heap[0][0] <= reading:

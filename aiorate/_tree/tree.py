@@ -5,6 +5,7 @@ A limiter that shares nothing is a tree of one, and keys without a shared limit 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -273,17 +274,13 @@ class Tree:
     def _plan(self) -> Agenda:
         if self._agenda is None:
             assert self.loop is not None  # since somebody waits in one
-            self._agenda = Agenda(self.loop, self._fail)
+            self._agenda = Agenda(self.loop)
         return self._agenda
 
     def left(self, ticket: Ticket) -> None:
         """A request left undecided, perhaps one with a deadline."""
         if self._agenda is not None:
             self._agenda.left(ticket)
-
-    def _fail(self, error: BaseException) -> None:
-        for limit in self._alive():
-            limit.fail(error)
 
     # The loop.
 
@@ -328,7 +325,7 @@ class Tree:
         for limit in [*self._alive(), *([] if agenda is None else agenda.limits())]:
             limit.disband(forked)
         if agenda is not None and not forked:
-            call_back(agenda.end, "as its event loop was left")
+            call_back(partial(agenda.set, None), "as its event loop was left")
 
     def add(self, limit: Limit) -> None:
         """Others share that limit, or somebody waits there for the first time."""
