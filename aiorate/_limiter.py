@@ -189,8 +189,6 @@ class Limiter:
 
     def _refuse_try(self) -> bool:
         node = self._node
-        if not node.tree.threads:
-            node.tree.here(node)  # raises if another running loop uses the limiter
         if node.shut:
             raise LimiterClosed(f"try_acquire(): {CLOSED}")
         if above_on_demand(node):

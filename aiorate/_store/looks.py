@@ -245,11 +245,11 @@ class Looks:
         if look.taken is not None:
             kept(look.taken)
             if waited:
-                node.noted.count().note(waited)
+                node.noted.note(waited)
                 if node.watch is not None:
                     node.watch.tell(node.name, waited, permits, None)
             return waited, look.taken
         if node.shut:
             raise refusals.closed(node)
-        node.noted.count().refused += 1
+        node.noted.refused += 1
         raise refusals.too_long(permits, limit, wait_for(node, permits, node.now()))

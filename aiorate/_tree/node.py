@@ -480,7 +480,7 @@ class Node(Supply):
     def expire(self, over: Sequence[tuple[Ticket, Permits, int, Refusals]]) -> None:
         """Fail undecided requests in line, which wait no longer: their permits, their limit in ns, and their errors."""
         for ticket, permits, _, _ in over:
-            self.noted.count().refused += 1
+            self.noted.refused += 1
             self.line.leave(ticket, permits)
         more: int | None = 0
         for place, (ticket, permits, limit, refusals) in enumerate(over):

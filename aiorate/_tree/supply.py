@@ -207,9 +207,10 @@ class Supply(Timeline):
         return self.closed or self.held_at is not None or self.line.is_waited_in
 
     @property
-    def noted(self) -> Supply:
-        """Where waits and refusals are counted."""
-        return self.above if self.is_places and self.above is not None else self
+    def noted(self) -> Counters:
+        """The counters of waits and refusals, to be changed."""
+        limit = self.above if self.is_places and self.above is not None else self
+        return limit.count() if limit.counters is NOTHING else limit.counters
 
     def count(self) -> Counters:
         """Its counters, to be changed."""

@@ -121,7 +121,7 @@ class Tree:
             self.resuming -= 1
             kept(taken, 1)
         if waited > 0:
-            limit.noted.count().note(waited)
+            limit.noted.note(waited)
 
     def release(self, ticket: Ticket) -> None:
         """The task of a request that failed goes on."""
@@ -188,7 +188,7 @@ class Tree:
             if wait is None or wait > most_ns:
                 if not most_ns and above_on_demand(limit):
                     raise refusals.no_lease()
-                limit.noted.count().refused += 1
+                limit.noted.refused += 1
                 raise refusals.too_long(permits, most_ns, wait)
 
     def grant_later(self, limit: Limit, ticket: Ticket, at: int, taken: Taken) -> Answer:
