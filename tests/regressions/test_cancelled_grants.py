@@ -9,7 +9,7 @@ from helpers.driving import SECOND, Crowd, SteppedClock, one_loop, turns
 from helpers.transcripts import S
 
 import aiorate
-from aiorate import BurstCompensation, Rate, Scheduler, TokenBucket, TokenPool
+from aiorate import Rate, TokenBucket, TokenPool
 
 MS = SECOND // 1000
 PACED: dict[str, Callable[[], aiorate.Scheduler]] = {
@@ -170,55 +170,6 @@ async def test_grant_cancelled_at_the_instant_of_a_reset_is_void() -> None:
 
         assert 0 == limiter.statistics().granted, make
         assert fresh == (limiter.delay(), limiter.delay(2) if limiter.scheduler.max_permits != 1 else None), make
-
-
-def dues(scheduler: Scheduler, now: int, since: int | None = None) -> list[int]:
-    """Return the instants of the next four permits, the first for a request that joined the line at ``since``."""
-    instants = []
-    for _ in range(4):
-        now = max(now, scheduler.peek(1, now))
-        scheduler.take(1, now, since)
-        instants.append(now)
-    return instants
-
-
-def test_a_bucket_that_took_and_gave_back_is_as_before() -> None:
-    """The next permit was 9.6 ms late, or sooner by 1 ns because the bucket was fuller than full."""
-    for took, back, since in [(500 * MS, 510 * MS, 500_400_000), (4_052_982, 4_052_983, None)]:
-        gave, never = (TokenBucket("7/s", burst=1, start=0) for _ in range(2))
-        gave.take(1, took)
-
-        gave.give_back(1, back, taken=took)
-
-        assert dues(gave, back, since) == dues(never, back, since), took
-
-
-def test_a_group_that_comes_back_whole_leaves_no_trace() -> None:
-    """Of three permits taken at one instant while behind, only the last was undone, and the next was 381 ms late."""
-    for back in [(3,), (2, 1), (1, 2), (1, 1, 1)]:
-        gave, never = (BurstCompensation("7/s", strictness=0.3, start=0) for _ in range(2))
-        for _ in range(3):
-            gave.take(1, 3 * S)
-
-        for permits in back:
-            gave.give_back(permits, 3 * S, taken=3 * S)
-
-        assert gave.spilled == 0, back
-        assert dues(gave, 3 * S) == dues(never, 3 * S), back
-
-
-def test_returning_to_a_pool_later_makes_nobody_sooner() -> None:
-    """Two came back 258 ms later. Meanwhile their absence made room for fresh tokens, so the next were 4.5 ms sooner."""
-    gave, never = (TokenPool("7/s", burst_ratio=1.5, start=0) for _ in range(2))
-    for scheduler in (gave, never):
-        scheduler.take(1, 164 * MS)
-    gave.take(1, 300 * MS, since=3 * MS)
-    gave.take(1, 300 * MS)
-
-    for _ in range(2):
-        gave.give_back(1, 558 * MS, taken=300 * MS)
-
-    assert dues(gave, 558 * MS) == dues(never, 558 * MS)
 
 
 def test_receipt_is_worth_a_permit_after_many_takes() -> None:
