@@ -12,29 +12,11 @@ from collections.abc import Callable
 import pytest
 from helpers.driving import SECOND, turns, until
 from helpers.meters import Machine, at_once
-from helpers.strategies import EACH
 
 import aiorate
 from aiorate.testing import ManualClock
 
 pytestmark = pytest.mark.asyncio
-MS = SECOND // 1000
-
-
-async def test_the_meter_grants_what_the_scheduler_grants(machine: Machine) -> None:
-    """The outcomes are the same at any instant, with refusals in between."""
-    for name, make in EACH.items():
-        dice, expected, actual = random.Random(name), [], []
-        limiter, scheduler = aiorate.Limiter(make()), make()
-
-        for _ in range(400):
-            machine.instant += dice.choice((0, 0, 0, 1, MS, 30 * MS, 100 * MS, 400 * MS))
-            expected.append(scheduler.take(1, machine.instant) <= machine.instant)
-            actual.append(await at_once(limiter))
-            await turns(1)
-
-        assert expected == actual, name
-        assert limiter.statistics().granted == sum(expected), name
 
 
 async def test_the_meter_never_passes_a_line(machine: Machine) -> None:
@@ -59,42 +41,6 @@ async def test_the_meter_never_passes_a_line(machine: Machine) -> None:
         large.cancel()
         await turns(5)
         assert small.result() == 0.0
-
-
-async def test_after_a_late_wake_up_the_meter_books_from_before_it(machine: Machine) -> None:
-    """Strict pacing at 1000/s, woken 20 ms late: within catch_up, the missed slots go to callers that could not ask meanwhile."""
-    for catch_up, expected in ((1.0, 21), (0.008, 9)):
-        limiter = aiorate.Limiter(aiorate.BurstCompensation("1000/s"), catch_up=catch_up)
-        assert await at_once(limiter)
-        waiter = asyncio.ensure_future(limiter.acquire())
-        await turns(3)
-
-        machine.instant += 21 * MS
-        limiter.statistics()
-        count = 1
-        while await at_once(limiter):
-            count += 1
-        await waiter
-
-        assert count == expected
-
-
-async def test_requests_after_a_late_wake_up_get_at_most_catch_up(machine: Machine) -> None:
-    """A millisecond later, the slots of another millisecond are too old, and the bound for one instant still holds."""
-    limiter = aiorate.Limiter(aiorate.BurstCompensation("10000/s"), catch_up=0.008)
-    assert await at_once(limiter)
-    waiter = asyncio.ensure_future(limiter.acquire())
-    await turns(3)
-    machine.instant += 100 * MS
-    limiter.statistics()
-    await waiter
-
-    machine.instant += 1 * MS
-    count = 0
-    while await at_once(limiter):
-        count += 1
-
-    assert count == limiter.bound(1e-9) == 81
 
 
 async def test_a_thousand_due_requests_are_granted_per_iteration(machine: Machine) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-import random
 import weakref
-from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -17,37 +15,12 @@ import trio
 import trio.testing
 from helpers.driving import SECOND
 from helpers.strategies import EACH
-from helpers.under_trio import Crowd, now, run, run_on, settled, tenths
+from helpers.under_trio import Crowd, now, run, run_on, settled
 
 import aiorate
 from aiorate.testing import ManualClock, simulate
 
 MS = SECOND // 1000
-
-
-# The instants are those of the schedule.
-
-
-def test_requests_of_all_sizes_are_granted_as_simulated() -> None:
-    """Lines that form, empty and form again, with idle time in between."""
-
-    async def main(name: str, requests: list[tuple[int, int]], catch_up: float) -> dict[int, int]:
-        async with trio.open_nursery() as nursery:
-            crowd = Crowd(aiorate.Limiter(EACH[name](), catch_up=catch_up), nursery)
-            for place, (at, size) in enumerate(requests):
-                await trio.sleep_until(at / SECOND)
-                crowd.ask(place, size)
-        return crowd.granted
-
-    for name, make in EACH.items():
-        dice = random.Random(name)
-        most = make().max_permits or 3
-        requests = sorted((dice.randrange(6000) * MS, min(most, dice.choice((1, 1, 2, 3)))) for _ in range(40))
-        requests = [(0, 1), *((at + place, size) for place, (at, size) in enumerate(requests))]
-        # The simulation books each request from its arrival, a limiter from catch_up before the grant at most.
-        catch_up = 1000 if name == "AllOf" else 0.02
-
-        assert run(main, name, requests, catch_up) == dict(enumerate(simulate(make(), requests))), name
 
 
 def test_slots_are_those_of_asyncio() -> None:
@@ -84,89 +57,6 @@ def test_a_clock_that_has_run_for_long_is_still_exact() -> None:
     for days in (0, 30, 400):
         off = max(abs(instant - exact) for instant, exact in zip(run(main, days), expected, strict=True))
         assert off <= 16 * (days > 0), days
-
-
-# All calls of users.
-
-
-def test_every_way_to_ask_stands_in_one_line() -> None:
-    """`async with`, `of()`, functions and generators."""
-
-    async def main() -> list[int]:
-        limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1))
-
-        @limiter
-        async def function() -> int:
-            return now()
-
-        @limiter.of(1)
-        async def generator() -> AsyncIterator[int]:
-            yield now()
-
-        async with limiter as waited:
-            seen = [now()]
-        async with limiter.of(1) as more:
-            seen.append(now())
-        assert (0.0, 0.1) == (waited, more)
-        seen.append(await function())
-        async with aclosing(generator()) as steps:
-            seen += [instant async for instant in steps]
-        return seen
-
-    assert [place * SECOND // 10 for place in range(4)] == run(main)
-
-
-# Changes, which apply to waiting requests too.
-
-
-def test_a_change_applies_to_waiting_requests() -> None:
-    """The task that watches the timer has to look at the clock again."""
-    changes: list[tuple[Callable[[aiorate.Limiter], object], list[float]]] = [
-        (lambda limiter: limiter.pause(1), [1.1, 1.2, 1.3]),
-        (lambda limiter: (limiter.pause(1), limiter.resume()), [0.1, 0.2, 0.3]),
-        (lambda limiter: limiter.set_rate("20/s"), [0.05, 0.1, 0.15]),
-        (lambda limiter: limiter.set_rate("5/s"), [0.2, 0.4, 0.6]),
-        (lambda limiter: limiter.charge(2), [0.3, 0.4, 0.5]),
-        (lambda limiter: limiter.refund(1), [0, 0.1, 0.2]),
-        (lambda limiter: (limiter.charge(3), limiter.refund(2)), [0.2, 0.3, 0.4]),
-        (lambda limiter: limiter.reset(), [0, 0.1, 0.2]),
-        (lambda limiter: limiter.apply("5,1.0,restart"), [0.2, 0.4, 0.6]),
-    ]
-
-    async def main(change: Callable[[aiorate.Limiter], object], another: bool) -> list[float]:
-        async with trio.open_nursery() as nursery:
-            limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1))
-            await limiter.acquire()
-            crowd = Crowd(limiter, nursery)
-            await crowd.queue("ABC")
-            if another:
-                nursery.start_soon(trio.lowlevel.checkpoint)
-            change(limiter)
-        return [crowd.granted[name] / SECOND for name in "ABC"]
-
-    for place, (change, expected) in enumerate(changes):
-        for another in (False, True):  # whether another task runs in the same iteration
-            assert run(main, change, another) == expected, (place, another)
-
-
-def test_a_line_stands_still_until_it_is_started() -> None:
-    """No timer is set meanwhile, nor is a fired one watched again; afterwards the line goes on from where it stopped."""
-
-    async def main() -> dict[str, int]:
-        async with trio.open_nursery() as nursery:
-            limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=1))
-            crowd = Crowd(limiter, nursery)
-            await crowd.queue("AB")
-            await trio.sleep(1)
-            limiter.apply("10,1.0,stop")
-            await crowd.queue("CDE")
-            assert (math.inf, math.inf) == (limiter.delay(), trio.lowlevel.current_statistics().seconds_to_next_deadline)
-            crowd.cancel("D")
-            await trio.sleep(1)
-            limiter.apply("10,1.0,start")
-        return crowd.granted
-
-    assert tenths(A=0, B=1, C=20, E=21) == run(main)
 
 
 def test_closing_fails_each_waiter_with_a_separate_error() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from copy import deepcopy
 from typing import Any
 
 import anyio
@@ -19,37 +18,6 @@ import aiorate
 from aiorate.testing import simulate
 
 MS = SECOND // 1000
-
-
-# Cancelled.
-
-
-def test_when_waiters_leave_the_others_move_up_at_once() -> None:
-    """The first of them watches the timer, and the next takes over; the last takes nothing along, and none holds its place."""
-
-    async def main(name: str, gone: str) -> tuple[dict[str, int], aiorate.Statistics]:
-        async with trio.open_nursery() as nursery:
-            crowd = Crowd(aiorate.Limiter(EACH[name]()), nursery)
-            while crowd.limiter.try_acquire():
-                pass
-            await crowd.queue("ABCD")
-            await trio.sleep(0.033)
-            crowd.cancel(*gone)
-            assert crowd.limiter.statistics().waiting == 4 - len(gone)
-        assert crowd.limiter.statistics().waiting == 0
-        return crowd.granted, crowd.limiter.statistics()
-
-    for name in ("TokenPool", "TokenBucket-paced", "TicksAccumulator", "SlidingWindow"):
-        scheduler, ready = EACH[name](), 0
-        while scheduler.take(1, 0) <= 0:
-            ready += 1
-        for gone in ("A", "D", "AB", "CD", "DB", "ABC", "DCBA"):
-            granted, statistics = run(main, name, gone)
-
-            stayed = [who for who in "ABCD" if who not in gone]
-            assert dict(zip(stayed, simulate(deepcopy(scheduler), [0] * len(stayed)), strict=True)) == granted, (name, gone)
-            counts = statistics.granted, statistics.cancelled, statistics.skipped
-            assert (ready + len(stayed), len(gone), 0) == counts, (name, gone)
 
 
 def test_cancelled_before_its_grant_a_task_hands_it_on() -> None:
@@ -93,26 +61,6 @@ def test_cancelled_after_its_grant_a_task_keeps_the_permit() -> None:
         assert tenths(A=0, B=1, C=2) == crowd.granted
 
     run(main)
-
-
-def test_a_deadline_at_the_instant_of_the_grant_loses_nothing() -> None:
-    """Trio gives the deadline precedence; a permit granted meanwhile goes to the next at that instant."""
-
-    async def main(gone: str) -> dict[str, int]:
-        async with trio.open_nursery() as nursery:
-            limiter = aiorate.Limiter(aiorate.TokenBucket("10/s", burst=3))
-            limiter.pause(1)
-            crowd = Crowd(limiter, nursery)
-            for name in "ABCDEF":
-                crowd.ask(name, deadline=1.0 if name in gone else math.inf)
-                await settled()
-        assert (6 - len(gone), len(gone)) == (limiter.statistics().granted, limiter.statistics().cancelled)
-        return crowd.granted
-
-    for gone in ("A", "B", "C", "AB", "AC", "ABC"):
-        stayed = [name for name in "ABCDEF" if name not in gone]
-        instants = [SECOND] * 3 + [SECOND + place * SECOND // 10 for place in range(1, 4)]
-        assert dict(zip(stayed, instants, strict=False)) == run(main, gone), gone
 
 
 def test_deadlines_end_the_wait_and_nothing_else() -> None:
