@@ -236,25 +236,6 @@ async def test_cancelled_waiters_do_not_affect_the_others(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", BOTH)
-async def test_cancellation_at_each_iteration_after_the_timer(kind: str) -> None:
-    """Between timer and waiter are a callback, a task, a notice and a future: after each of them the next one moves up at once."""
-    ended = set()
-    for after in range(6):
-        crowd = drained(BOTH[kind]())
-        await crowd.queue("ABC")
-
-        crowd.clock.fire()
-        await turns(after)
-        crowd.tasks["A"].cancel()
-        await crowd.clock.run(0.3)
-
-        left = "BC" if crowd.tasks["A"].cancelled() else "ABC"
-        assert crowd.granted == {who: (k + 1) * SECOND // 10 for k, who in enumerate(left)}, after
-        ended.add(left)
-    assert ended == {"ABC", "BC"}
-
-
-@pytest.mark.parametrize("kind", BOTH)
 async def test_a_permit_passes_a_whole_row_of_cancelled_waiters(kind: str) -> None:
     crowd = drained(BOTH[kind]())
     await crowd.queue(range(200))

@@ -14,7 +14,7 @@ from helpers.strategies import EACH
 
 import aiorate
 from aiorate import BurstCompensation, Limiter, SlidingWindow, TokenBucket, TokenPool
-from aiorate.testing import ManualClock, VirtualLoop, simulate
+from aiorate.testing import ManualClock, simulate
 
 # Eager tasks exist from Python 3.12 on: they run to their first wait before create_task() returns.
 FACTORIES: list[Any] = [None, *([asyncio.eager_task_factory] if hasattr(asyncio, "eager_task_factory") else [])]
@@ -117,21 +117,6 @@ def test_looking_between_two_runs_of_a_loop_changes_nothing() -> None:
         assert 1 == waiting.result()
 
 
-def test_time_goes_on_in_the_next_loop() -> None:
-    """Each virtual loop has a clock of its own. Requests that died with the first loop are gone."""
-    limiter = Limiter(TokenBucket("1/s", burst=1))
-
-    async def first() -> None:
-        await limiter.acquire()
-        asyncio.ensure_future(limiter.acquire())  # noqa: RUF006  # it is to die with the loop
-        await asyncio.sleep(0.25)
-
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(first())
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        assert runner.run(limiter.acquire()) == 0.75
-
-
 # Failures.
 
 
@@ -179,17 +164,3 @@ async def test_a_timer_that_cannot_be_set_blocks_no_later_request(monkeypatch: p
     await crowd.clock.run(0.1)
 
     assert crowd.tasks["A"].result() == 0.1
-
-
-@pytest.mark.asyncio
-async def test_a_filler_cancelled_from_outside_is_replaced() -> None:
-    crowd = crowd_of("10/s")
-    await crowd.queue("AB")
-    (filler,) = others() - {crowd.tasks["B"]}
-
-    filler.cancel()
-    await turns(5)
-    await crowd.clock.run(0.2)
-
-    assert crowd.tasks["B"].result() == 0.1
-    assert crowd.limiter.try_acquire()

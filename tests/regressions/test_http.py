@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from time import process_time
 from typing import Any
 
 import aiohttp
 import httpx2
 import pytest
-from helpers.driving import one_loop, until
+from helpers.driving import one_loop
 from helpers.server import Server
 
 from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
 from aiorate.aiohttp import middleware
-from aiorate.http import Feedback, hooks, limit_transport, read_feedback
+from aiorate.http import Feedback, hooks, read_feedback
 from aiorate.testing import ManualClock
 
 
@@ -104,52 +103,3 @@ async def test_a_server_that_says_global_pauses_itself_alone(kind: str) -> None:
         assert keyed.shared is not None
         assert keyed[hostile.url].delay() > 86_000
         assert (0.0, 0.0) == (keyed["http://other:80"].delay(), keyed.shared.delay())
-
-
-@one_loop
-async def test_pause_is_not_ended_by_other_responses() -> None:
-    """python-telegram-bot/python-telegram-bot#5338: somebody else's success ended the pause early.
-
-    Ten requests are on their way. The first returns 429, one a shorter wait, and the others a normal answer.
-    """
-    clock = ManualClock()
-    limiter = Limiter(TokenBucket("10/s", burst=20), clock=clock)
-    release = [asyncio.Event() for _ in range(10)]
-    answers: list[tuple[int, dict[str, str]]] = [(429, {"Retry-After": "5"}), (429, {"Retry-After": "1"})]
-    answers += [(200, {"X-RateLimit-Remaining": "50", "X-RateLimit-Reset": "1"})] * 7 + [(503, {"Retry-After": "0"})]
-
-    async def answer(request: httpx2.Request) -> httpx2.Response:
-        number = int(request.url.path[1:])
-        await release[number].wait()
-        return httpx2.Response(answers[number][0], headers=answers[number][1])
-
-    transport = limit_transport(httpx2.MockTransport(answer), limiter)
-    async with httpx2.AsyncClient(transport=transport, base_url="http://example.com") as client:
-        requests = [asyncio.create_task(client.get(f"/{number}")) for number in range(10)]
-        await until(lambda: limiter.statistics().granted == 10)
-        for number in range(10):
-            release[number].set()
-            await requests[number]
-            assert limiter.statistics().paused_until == 5.0
-            clock.advance(0.25)
-
-    assert not limiter.try_acquire()
-
-
-UNREADABLE = ["soon", "-1", "\u0663", "Fri, 99 Foo 9999 99:99:99 GMT", "\ud800", "", ",", "0x10", "1_0", "nan", "9" * 5000]
-
-
-@one_loop
-@pytest.mark.parametrize("value", UNREADABLE, ids=lambda value: ascii(value[:10]))
-async def test_unreadable_retry_after_breaks_no_request(value: str) -> None:
-    """sdebruyn/fabric-dw-mcp-cli#238: the client crashed. On a success it means nothing; a 429 without a time pauses for a second."""
-    limiter = Limiter(TokenBucket("10/s", burst=10), clock=ManualClock())
-    statuses = iter((200, 429))
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(next(statuses), headers=[(b"Retry-After", value.encode("utf-8", "surrogatepass"))])
-
-    async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer), event_hooks=hooks(limiter)) as client:
-        for paused_until in (None, 1.0):
-            await client.get("http://example.com/")
-            assert paused_until == limiter.statistics().paused_until

@@ -10,7 +10,7 @@ import pytest
 from helpers.driving import SECOND, one_loop, others, turns
 
 from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket, TokenPool
-from aiorate.testing import ManualClock, VirtualLoop
+from aiorate.testing import ManualClock
 
 
 class Counted:
@@ -62,19 +62,6 @@ def test_unused_keys_go_although_no_key_is_added() -> None:
     assert 16_384 <= uses <= 40_000  # so many uses of others may pass before a key is used again
 
 
-def test_keys_used_once_go_with_the_uses_of_another() -> None:
-    """12 000 keys idle for an hour and as many uses of another one left 3807 when 1000 uses of others were enough."""
-    counted = Counted()
-    for key in range(12_000):
-        counted.use(key)
-    counted.clock.advance(3_600)
-
-    for _ in range(30_000):
-        counted.use("busy", ms=10)
-
-    assert len(counted.keyed) <= 10
-
-
 @pytest.mark.parametrize("uses", [1, 3])
 def test_idle_keys_go_soon_after_they_may(uses: int) -> None:
     """With idle=10, 20 000 keys were all still there after 100 s with 500 uses a second of a few others."""
@@ -92,16 +79,6 @@ def test_idle_keys_go_soon_after_they_may(uses: int) -> None:
     assert len(counted.keyed) == 50
 
 
-def test_keys_made_one_after_the_other_do_not_pile_up() -> None:
-    """Each is used once, and nobody ever comes back."""
-    counted = Counted()
-
-    for key in range(50_000):
-        counted.use(key, ms=20)
-
-    assert len(counted.keyed) <= 30_000
-
-
 def test_limits_above_the_keys_go_once_their_keys_did() -> None:
     """140 teams were kept where max_keys is 50, for want of thousands of uses."""
     teams = Counted(max_keys=50)
@@ -116,19 +93,6 @@ def test_limits_above_the_keys_go_once_their_keys_did() -> None:
         teams.clock.advance(0.02)
 
     assert len(teams.keyed) <= 50
-
-
-def test_key_examined_by_a_new_key_follows_its_loop() -> None:
-    """Making the second key examined the first by the machine's clock: in virtual time it waited as long as the machine was up."""
-
-    async def main() -> float:
-        await asyncio.sleep(1)
-        keyed = KeyedLimiter(lambda key: TokenBucket("10/s", 2), shared="10/s")
-        first, _ = keyed["a"], keyed["b"]
-        return await first.acquire()
-
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        assert 0.0 == runner.run(main())
 
 
 class CountedClock(ManualClock):

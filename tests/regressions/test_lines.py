@@ -19,34 +19,6 @@ from aiorate import Limiter, LineFull, TokenPool
 from aiorate.testing import ManualClock, VirtualLoop
 
 
-async def limiter_joined(limiter: Limiter, clock: ManualClock) -> None:
-    """Acquire in this very step, and let time pass until it is granted."""
-    mover = asyncio.ensure_future(clock.run(60))
-    await limiter.acquire()
-    await mover
-
-
-@one_loop
-async def test_cancelled_waiter_does_not_fill_a_short_line() -> None:
-    """LineFull was raised because of a waiter that was cancelled but had not run since."""
-    for strategy, most in (("TokenPool", 1), ("TokenBucket", 2), ("SlidingWindow", 50)):
-        clock = ManualClock()
-        limiter = Limiter(EACH[strategy](), clock=clock, max_waiting=most)
-        crowd = Crowd(limiter, clock)
-        while limiter.try_acquire():
-            pass
-        await crowd.queue(range(most))
-
-        crowd.tasks[most - 1].cancel()
-        waiting = limiter.statistics().waiting
-        await asyncio.wait_for(limiter_joined(limiter, clock), None)
-
-        assert most - 1 == waiting, (strategy, most)
-        assert crowd.tasks[most - 1].cancelled(), (strategy, most)
-        await clock.run(60)
-        assert list(range(most - 1)) == list(crowd.granted), (strategy, most)
-
-
 @one_loop
 async def test_a_task_that_was_cancelled_before_waits_like_any_other() -> None:
     """A task cleaning up after a cancellation counted as cancelled in a TokenPool: neither ``waiting`` nor ``max_waiting`` saw it."""

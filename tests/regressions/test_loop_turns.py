@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import selectors
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import product
@@ -18,11 +16,6 @@ from helpers.driving import SECOND
 import aiorate
 from aiorate.redis import RedisLimiter
 from aiorate.testing import VirtualLoop
-
-US, MS = 1_000, 1_000_000
-TICK = round(time.get_clock_info("monotonic").resolution * 1e9)  # ns: 1 on Linux, 15.6 ms on Windows before Python 3.13
-TURN = 10 * MS + TICK  # the longest that callers hold the loop, plus one body
-
 
 FASTEST, ENOUGH = "1000000000/s", 300_000  # calls, more than any machine makes between two iterations of the loop
 REFUSALS = (aiorate.LineFull, aiorate.LimiterClosed, aiorate.WaitTooLong, aiorate.EngineUnavailable)
@@ -109,68 +102,6 @@ async def test_letting_the_loop_turn_refuses_and_delays_nobody() -> None:
     assert (granted, 0, 0, 0) == (statistics.granted, statistics.refused, statistics.cancelled, statistics.waiting)
     assert limiter.try_acquire(ENOUGH - granted)
     assert not limiter.try_acquire()
-
-
-@pytest.mark.asyncio
-async def test_caller_cancelled_while_the_loop_turns_spends_nothing() -> None:
-    """Callers are suspended for that turn after their grant; a timeout then gives the permit back."""
-    most = 10_000_000
-    limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=most))
-    passed = 0
-
-    async def ask() -> None:
-        nonlocal passed
-        while passed < most:
-            await limiter.acquire()
-            passed += 1
-
-    await cut_short(ask)
-
-    statistics = limiter.statistics()
-    assert (passed, 1) == (statistics.granted, statistics.cancelled)
-    assert limiter.try_acquire(most - passed)
-    assert not limiter.try_acquire()
-
-
-class Turns(selectors.DefaultSelector):
-    """A selector that records what happened between two turns of the loop."""
-
-    bodies = most_bodies = 0
-
-    def select(self, timeout: float | None = None) -> Any:
-        self.most_bodies, self.bodies = max(self.most_bodies, self.bodies), 0
-        return super().select(timeout)
-
-
-def work(scheduler: aiorate.Scheduler, body: int, count: int, ask: Callable[[aiorate.Limiter], Awaitable[object]]) -> Turns:
-    """Run 100 workers, with a body of ``body`` ns of processor time after each of ``count`` grants in all."""
-    seen, limiter, left = Turns(), aiorate.Limiter(scheduler), count
-
-    async def asks() -> None:
-        nonlocal left
-        while left > 0:
-            await ask(limiter)
-            left -= 1
-            seen.bodies += 1
-            until = time.thread_time_ns() + body
-            while time.thread_time_ns() < until:
-                pass
-
-    async def main() -> None:
-        await asyncio.gather(*(asks() for _ in range(100)))
-
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(seen)) as runner:
-        runner.run(main())
-    return seen
-
-
-def test_the_loop_turns_after_a_few_bodies_with_permits_ready() -> None:
-    """The first of 100 workers kept the loop for the whole run, because a permit fell due during each of its bodies."""
-    ways = [(strategy, plainly) for strategy in ("TokenPool", "TicksAccumulator", "TokenBucket", "SlidingWindow")]
-    for strategy, way in [*ways, ("BurstRatio", block), ("TokenPool", lambda limiter: limiter.acquire(max_wait=60))]:
-        seen = work(STRATEGIES[strategy]("10000/s"), 200 * US, 200, way)
-
-        assert seen.most_bodies <= TURN // (200 * US) + 1, (strategy, way)
 
 
 async def block(limiter: aiorate.Limiter) -> None:
@@ -305,14 +236,3 @@ def test_loop_that_ends_with_a_herd_gives_its_permits_back() -> None:
         assert tasks == runner.run(again())
     went_on = sum(not task.cancelled() for task in left)
     assert went_on + tasks == limiter.statistics().granted
-
-
-@pytest.mark.asyncio
-async def test_caller_of_many_limiters_lets_the_loop_turn() -> None:
-    """Each limiter watched the loop separately, and saw only its own first call; now one watch serves all."""
-
-    async def ask_each() -> None:
-        for _ in range(200_000):
-            await aiorate.Limiter(aiorate.TokenBucket("1/s", burst=2)).acquire()
-
-    await cut_short(ask_each)

@@ -92,15 +92,6 @@ def test_max_wait_holds_under_trio() -> None:
 
 
 @pytest.mark.asyncio
-async def test_max_wait_holds_for_all_loops_of_a_process() -> None:
-    clock = ManualClock()
-    limiter = Limiter(TokenBucket("10/s", 1), clock=clock, scope="process")
-    await limiter.acquire()
-
-    await refused_at(clock, 1, lambda: limiter.acquire(max_wait=1), lambda: AFTERWARDS["a pause"](limiter))
-
-
-@pytest.mark.asyncio
 @pytest.mark.parametrize("kind", ["key", "budget"])
 async def test_max_wait_holds_through_a_shared_limit(kind: str) -> None:
     """It is held up after the request joined its line."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import permutations
 
 import pytest
 from helpers.driving import Crowd, one_loop, turns
@@ -12,15 +11,6 @@ from helpers.strategies import EACH
 import aiorate
 from aiorate import SlidingWindow, TokenBucket, TokenPool
 from aiorate.testing import ManualClock, simulate
-
-
-def test_the_place_of_a_limit_among_others_changes_nothing() -> None:
-    """envoyproxy/envoy#46390: a limit that came first kept another from being checked."""
-    orders = permutations(("TokenBucket", "SlidingWindow", "AllOf"))
-
-    schedules = [simulate(aiorate.AllOf(*(EACH[name]() for name in order)), [0] * 50) for order in orders]
-
-    assert all(schedule == schedules[0] for schedule in schedules)
 
 
 @one_loop

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import product
 
 import pytest
 from helpers.driving import SECOND, one_loop, turns
@@ -36,28 +35,6 @@ class Tower:
     @property
     def at_rest(self) -> bool:
         return self.clock.timers == 0 and not any(limiter.statistics().waiting for limiter in self.levels)
-
-
-@one_loop
-async def test_a_cancelled_request_gives_back_at_all_levels() -> None:
-    """Whichever level it waited for, and also just after its grant."""
-    for held_up, when in product(range(4), ("waiting", "granted")):
-        tower = Tower()
-        tower.levels[held_up].scheduler.take(10, SECOND)
-        waiting = asyncio.ensure_future(tower.user.acquire(4))
-        await turns(3)
-        assert [10] * held_up + [0] + [10] * (3 - held_up) == tower.available, (held_up, when)
-
-        if when == "granted":
-            tower.clock.advance(0.4)
-            assert [6] * held_up + [0] + [6] * (3 - held_up) == tower.available, (held_up, when)
-        waiting.cancel()
-        await turns(3)
-
-        left = 4 if when == "granted" else 0
-        assert [10] * held_up + [left] + [10] * (3 - held_up) == tower.available, (held_up, when)
-        assert tower.at_rest, (held_up, when)
-        assert 0 == sum(limiter.statistics().granted for limiter in tower.levels), (held_up, when)
 
 
 @one_loop

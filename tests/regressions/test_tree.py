@@ -70,18 +70,6 @@ def test_a_key_that_was_never_asked_follows_the_clock_of_its_loop() -> None:
 
 
 @one_loop
-async def test_grants_after_a_turn_of_the_loop_are_counted_once_in_each_limit() -> None:
-    """Of a shared limit they were counted when their tasks went on, and not when they were granted."""
-    shared = Limiter(TokenBucket("1000/s", burst=1000))
-    keys = KeyedLimiter[str](lambda key: TokenBucket("1000/s", burst=1000), shared=shared)
-    for _ in range(3):
-        time.sleep(0.015)  # noqa: ASYNC251 - the loop stands still
-        await keys.acquire("a")
-
-    assert [0, 0, 0] == [shared._node.resuming, keys["a"]._node.resuming, shared._node.tree.resuming]
-
-
-@one_loop
 async def test_a_request_that_became_impossible_above_is_counted() -> None:
     root = Limiter(SlidingWindow("10/s"))
     keys = KeyedLimiter[str](lambda key: TokenBucket("1/s", burst=8, initial=0), shared=root)
