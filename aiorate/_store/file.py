@@ -180,12 +180,7 @@ class StoreFile:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(0, "it is not a regular file")
             flock(descriptor, LOCK_EX | LOCK_NB)  # until the end of the question
-            head = os.pread(descriptor, len(_MAGIC), 0)
-            if not head:
-                _write(descriptor, _MAGIC, 0)
-            elif head != _MAGIC:
-                other = "another release of aiorate uses it" if head[:_SAME] == _MAGIC[:_SAME] else "it holds something else"
-                raise OSError(0, f"{other}, and was left as it is")
+            _check_head(descriptor)
         except BaseException:
             os.close(descriptor)
             raise
@@ -198,6 +193,7 @@ class StoreFile:
         if at:
             place, body = _newest(os.pread(self._descriptor, _PAIR, at))
         if body is None or body[2] != record.digest:
+            _check_head(self._descriptor)  # somebody may have emptied the file
             at, place, body = self._find(record.digest)
         wall = time.time_ns() / 1000
         record.read_at = reading = record.clock()
@@ -258,6 +254,16 @@ class StoreFile:
         if not room:
             raise OSError(0, "it has no room for more names")
         return room, *_newest(os.pread(self._descriptor, _PAIR, room))
+
+
+def _check_head(descriptor: int) -> None:
+    """Write the head of an empty file. Raises OSError for one that holds something else."""
+    head = os.pread(descriptor, len(_MAGIC), 0)
+    if not head:
+        _write(descriptor, _MAGIC, 0)
+    elif head != _MAGIC:
+        other = "another release of aiorate uses it" if head[:_SAME] == _MAGIC[:_SAME] else "it holds something else"
+        raise OSError(0, f"{other}, and was left as it is")
 
 
 def _rests(boot: bytes, since_boot: float, unix: float, keep: float) -> bool:

@@ -158,6 +158,16 @@ def test_a_file_that_was_removed_or_emptied_is_made_again(tmp_path: Path, monkey
         assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_file_emptied_between_two_looks_has_its_head_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record was written behind a hole, and the file was a foreign one to all from then on."""
+    path = tmp_path / "limits"
+    limiter = used(path)
+    os.truncate(path, 0)
+    assert limiter.try_acquire()
+    monkeypatch.setattr(module, "_GRACE", 0)
+    assert (limiter.try_acquire(), bucket(path).try_acquire()) == (True, True)
+
+
 def test_after_a_reboot_the_time_that_has_passed_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the wall clock, and if that went back, no time has passed."""
     path, monotonic, wall = tmp_path / "limits", time.monotonic_ns(), time.time_ns()
