@@ -131,7 +131,7 @@ class Budget:
         node, names = self._node, shared._names if isinstance(shared, Budget) else (place,)
         up: Callable[[Any], Any] = itemgetter(place) if place else methodcaller("part", names)
         # The node does not hold the budget: a key that nobody holds must be gone at once, for what it shares may go only then.
-        node.tree.run(changes.share, node, shared._node, up)
+        node.tree.run(changes.share, node, shared._node, up)  # pyright: ignore[reportArgumentType]  # it takes amounts
         node.waited_above = methodcaller("waited_above", place)
         self._shared, self._names = shared, self._names + tuple([name for name in names if name not in self._names])
         if place and isinstance(dimensions := node.scheduler, Dimensions):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
@@ -20,8 +20,8 @@ F = TypeVar("F", bound="Callable[..., Any]")
 class Entered(Protocol):
     """What a block enters and leaves: an `aiorate.Limiter`."""
 
-    @property
-    def _blocks(self) -> bool: ...
+    _blocks: ClassVar[bool]
+
     @property
     def _node(self) -> Node: ...
     async def _enter(self, permits: int) -> float: ...

@@ -248,10 +248,10 @@ class StoreSession(Provider):
                 client.release(self)
             if found is not client:
                 self.client, self._process = found, os.getpid()
-                client = found
                 self._node.tree.add(self._node)
                 check_alike(self)
                 self._outage.await_end_of_grace()
+            client = found
         client.wake(self)
 
     def _later(self, ns: int, callback: Callable[[], None]) -> Handle | None:

@@ -215,8 +215,7 @@ class Node(Supply):
                 return self._leave_above() or moved
             standing, permits = (first, first.stood) if isinstance(first, Node) else (first[0], first[1])
             up = self.permits_above(permits)
-            error = self._impossible(up)
-            if error is not None:
+            if (error := self._impossible(up)) is not None:
                 moved = self._leave_above() or moved
                 if isinstance(first, Node):  # which finds that out too
                     first._leave_above()
@@ -265,8 +264,7 @@ class Node(Supply):
         assert above is not None
         if above.shut:
             return LimiterClosed("acquire(): the limit that is shared with others is closed.")
-        most = above.exceeded(up)
-        if most is not None:
+        if (most := above.exceeded(up)) is not None:
             return ValueError(f"acquire({up}) can no longer be granted: {most} is the most at once of the limit that is shared.")
         return None
 
@@ -424,8 +422,7 @@ class Node(Supply):
     def fail(self, error: BaseException) -> None:
         """Fail every request in line: nobody hangs, and the limiter works on."""
         self._fail(error)
-        above = self._leave_above()
-        if above is not None:
+        if (above := self._leave_above()) is not None:
             above.look()
         self.look_if_alive()
 
