@@ -36,6 +36,7 @@ class CalendarWindow(Window):
     """
 
     __slots__ = ("_began", "_ends", "_origin", "_tz", "_used")
+    rate: Rate
     # The window of the used permits: its first grant, and its end.
     _began: int
     _ends: int

@@ -30,6 +30,7 @@ class _Smooth(Undoing):
     """What they share: `next_free`, and a store that fills while `next_free` lies in the past."""
 
     __slots__ = ("_cost", "_most", "_next", "_price", "_spilled", "_stored", "_unit")
+    rate: Rate
     _next: int | None  # `next_free`, in ticks
     _unit: int  # the ticks of a nanosecond
     _cost: int  # what a permit takes up in the store

@@ -40,6 +40,7 @@ class TicksAccumulator(Metered):
     """
 
     __slots__ = ("_cost", "_given_up", "_unit")
+    rate: Rate
     books_since: bool = False
     _unit: int  # the ticks of a nanosecond
     _cost: int  # and of a permit

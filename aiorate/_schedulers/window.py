@@ -80,6 +80,7 @@ class SlidingWindow(Window):
     """
 
     __slots__ = ("_first", "_gone", "_log", "_total")
+    rate: Rate
     # An entry for each instant of grants: the instant, and the number of permits granted up to then, the first ever included.
     # Those still in the window begin at `_first`. A list, because an empty deque would weigh as much as all the rest.
     _log: list[tuple[int, int]]
