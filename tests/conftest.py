@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 # Imported here, not by its plugin as a run ends: a garbage collection during that import fails the run (CPython 3.11).
 import hypothesis
 import pytest
 import pytest_asyncio
-from helpers.compiled import compiled_meter
+from helpers.compiled import check_of, compiled_meter
 from helpers.loops import FACTORIES, LeapingLoop, eager_loop
 from helpers.meters import PLAIN, Machine, steady
 from helpers.server import Server
@@ -92,6 +93,7 @@ def each_meter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     kind = PureMeter if request.param == "pure" else compiled_meter()
     for module in ("ticks", "token_bucket", "token_pool"):
         monkeypatch.setattr(f"aiorate._schedulers.{module}.Meter", kind)
+    monkeypatch.setattr("aiorate._loops.turn.LoopCheck", partial(check_of, kind))
 
 
 @pytest_asyncio.fixture
