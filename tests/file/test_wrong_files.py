@@ -6,7 +6,6 @@ import asyncio
 import errno
 import gc
 import os
-import resource
 import signal
 import time
 from collections.abc import Callable
@@ -70,7 +69,7 @@ WRONG: list[tuple[Callable[[Path], object], str]] = [
     (lambda path: path.write_text("a diary, and no limits"), "holds something else"),
     (lambda path: path.write_bytes(b"aiorate"), "holds something else"),
     (lambda path: path.write_bytes(bytes(2 * PAGE)), "holds something else"),
-    (os.mkfifo, "not a regular file"),
+    (lambda path: os.mkfifo(path), "not a regular file"),
     (lambda path: path.symlink_to("/dev/null"), "not a regular file"),
     (lambda path: path.symlink_to(path), "symbolic links"),
     (damaged, "damaged. Remove it"),
@@ -123,6 +122,8 @@ def test_every_error_of_the_kernel_is_told_at_once(tmp_path: Path, monkeypatch: 
 
 def test_a_full_disk(path: Path) -> None:
     """Also one that has room for half of a record: once there is room, the limit is as it was."""
+    import resource  # which Windows does not have
+
     limiter, limit = used(path), resource.getrlimit(resource.RLIMIT_FSIZE)
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (record(path) + COPY + 100, limit[1]))
