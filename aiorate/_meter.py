@@ -85,11 +85,11 @@ class PureMeter:
         ``trying``: for a caller that cannot wait.
         """
         until, check = self.until, self.check
-        checked = FAR if check is None else check.try_until if trying else check.until
+        checked = ENDLESS if check is None else check.try_until if trying else check.until
         if not until or not checked or (check is not None and check.thread and check.thread != get_ident()):
             return False
         now = self.read()
-        if now >= checked and check is not None:
+        if now >= checked:
             return False
         now -= self.offset
         due = self.due

@@ -79,8 +79,7 @@ class _BudgetDesk(Budget):
             self._session.shared()
 
     def _scheduler(self, limits: dict[str, Any]) -> Dimensions:
-        self._booked = Booked({name: limit_of(f"FileBudget({name})", limit) for name, limit in limits.items()}, self._late)
-        self._booked.pool = FilePool(self._booked.pool.parts, False, self._late)
+        self._booked = Booked({name: limit_of(f"FileBudget({name})", limit) for name, limit in limits.items()}, self._late, FilePool)
         return self._booked
 
 

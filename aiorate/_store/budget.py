@@ -89,9 +89,9 @@ class Booked(Dimensions):
 
     __slots__ = ("pool",)
 
-    def __init__(self, limits: dict[str, tuple[Rate, int | None]], late: int) -> None:
+    def __init__(self, limits: dict[str, tuple[Rate, int | None]], late: int, pool: type[Pool] = Pool) -> None:
         super().__init__({name: _Dimension(rate, burst, late) for name, (rate, burst) in limits.items()})
-        self.pool: Pool = Pool([Part(rate, 1 if burst is None else burst) for rate, burst in limits.values()], False, late)
+        self.pool: Pool = pool([Part(rate, 1 if burst is None else burst) for rate, burst in limits.values()], False, late)
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
         at = self._due(permits, now)

@@ -181,9 +181,7 @@ class Line(Generic[N]):
     def grant(self, flow: Flow | None = None) -> None:
         """The first request of that limit below is granted; None: its own."""
         if flow is None:
-            self.total -= self._queue[1]  # type: ignore[operator]
-            # Not popleft(): a signal handler may raise after a call, and leave a part of a request.
-            del self._queue[0], self._queue[0], self._queue[0]
+            self._pop_first()
             self.head, flow = None, self._own
         if self.turns is not None:
             self.turns.grant(flow)

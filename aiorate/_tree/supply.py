@@ -11,7 +11,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, cast
 
 from aiorate._loops.turn import LOOP_CHECK_NS
-from aiorate._meter import FAR, PureMeter
+from aiorate._meter import ENDLESS, FAR, PureMeter
 from aiorate._schedulers.interface import claim
 from aiorate._tree.counters import NOTHING, Counters
 from aiorate._tree.grants import take_all
@@ -87,7 +87,7 @@ class AskingMeter(PureMeter):
     def grab(self, trying: bool = False, /) -> bool:
         """Take one permit if the scheduler grants it and the meter is open."""
         until, check = self.until, self.check
-        checked = FAR if check is None else check.try_until if trying else check.until
+        checked = ENDLESS if check is None else check.try_until if trying else check.until
         if not until or not checked or (check is not None and check.thread and check.thread != get_ident()):
             return False
         now = self.read()
