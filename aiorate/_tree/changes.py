@@ -192,6 +192,8 @@ def reset(node: Node) -> None:
         parts += part.members
     node.start()
     node.resume()
+    node.count().reset_at = node.now()
+    node.offset -= 1  # so that what is granted from now on has a later instant than what was granted before
     node.scheduler.reset(node.now())
     node.permitted = node.scheduler
     watch = node.watch
@@ -204,7 +206,6 @@ def reset(node: Node) -> None:
     node.count().clear()
     if watch is not None and past is not None:
         watch.past = past
-    node.count().reset_at = node.now()
     node.changed()
 
 

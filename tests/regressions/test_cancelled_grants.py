@@ -172,6 +172,23 @@ async def test_grant_cancelled_at_the_instant_of_a_reset_is_void() -> None:
         assert fresh == (limiter.delay(), limiter.delay(2) if limiter.scheduler.max_permits != 1 else None), make
 
 
+@one_loop
+async def test_grant_cancelled_at_the_instant_of_a_reset_before_it_comes_back() -> None:
+    """It was taken for one of before the reset, and a permit was lost."""
+    clock = SteppedClock()
+    limiter = aiorate.Limiter(TokenBucket("1/s", burst=3), clock=clock)
+    crowd = Crowd(limiter, clock)
+    limiter.reset()
+    limiter.pause(1)
+    await crowd.queue("A")
+    limiter.resume()
+
+    crowd.tasks["A"].cancel()
+    await turns(3)
+
+    assert 3 == limiter.statistics().available
+
+
 def test_receipt_is_worth_a_permit_after_many_takes() -> None:
     """In the record of levels the highest seemed ever more recent: of 330 cancellations, 70 lost their permit."""
     for make in [lambda: TokenBucket("1/h", burst=1_000), lambda: TokenPool("1/h", pool=1_000 * 3_600 * SECOND)]:
