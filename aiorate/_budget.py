@@ -587,6 +587,11 @@ def check_dimensions(dimensions: dict[str, Limiter | Limits], shared: Budget | N
         check_shared("Budget(shared)", shared, process)
     for place, limiter in limiters.items():
         limiter._check_as_shared(f"Budget({place})", "the Budget")
+        if limiter._inside is not None:
+            raise ValueError(
+                f"Budget({place}): a Limiter with max_concurrency cannot be a dimension. Leave that out, and put `async with"
+                " asyncio.Semaphore(n):` around the calls, the same Semaphore for all."
+            )
         check_same_scope(f"Budget({place})", "budget", process, limiter._node.tree.threads)
         if len(dimensions) == 1:
             raise ValueError("Budget(): with a shared Limiter as its only dimension, a budget adds nothing. Use the Limiter itself.")

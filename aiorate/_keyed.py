@@ -143,10 +143,11 @@ class KeyedLimiter(Keyed[K, Limiter]):
     def _join(self, member: Limiter, shared: Limiter | None) -> None:
         if member._places is None:
             check_unshared(member._node, shared)
-        member._node.tree.run(changes.share, member._node, None if shared is None else shared._node)
+        if shared is None:
+            member._node.tree.run(changes.share, member._node, None)
+        else:
+            member._share(shared)
         member._node.keeps = shared
-        if member._places is not None:
-            member._places.tree = member._node.tree
 
     # Asking.
 
@@ -186,6 +187,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
         everywhere = tuple(quota for quota in feedback.quotas if quota.name == "global")
         limiter = self[key]
         above = limiter._node.above
+        if above is not None and above.is_places:
+            above = above.above
         if above is not None and any(quota.remaining == 0 for quota in everywhere):
             told = Feedback(feedback.status, feedback.pause, everywhere, feedback.source)
             above.tree.run(changes.observe, above, told, duration_to_ns(jitter, "observe(jitter)"))

@@ -254,9 +254,27 @@ class Limiter:
             self._inside.leave()
 
     @property
+    def _lowest(self) -> Node:
+        """The limit that a key asks, which shares this limiter."""
+        return self._places or self._node
+
+    def _share(self, shared: Limiter) -> None:
+        """Take of that one too from now on, and a place of it if it has places."""
+        node = self._node
+        node.tree.run(changes.share, node, shared._lowest)
+        if self._places is not None:
+            self._places.tree = node.tree
+        if shared._inside is not None:
+            from aiorate._inside import Inside
+
+            self._inside = self._inside or Inside(None, node)
+            self._inside.max_waiting = self._max_waiting
+            self._inside.rise()
+
+    @property
     def _places(self) -> Node | None:
         """The limit of places below that of permits; None: there is none."""
-        return None if self._inside is None else self._inside.node
+        return None if self._inside is None or self._inside.node is self._node else self._inside.node
 
     def of(self, permits: int) -> Weighted:
         """Take several permits in one step: ``async with limiter.of(5):``, or ``@limiter.of(5)`` above a function."""
@@ -357,8 +375,8 @@ class Limiter:
     def reset(self) -> None:
         """Start over: as full as the strategy begins, without debt or pause, with all counters at 0. Callers in the queue stay there."""
         self._change(changes.reset, self._node)
-        if self._inside is not None:
-            self._change(self._inside.node.count().clear)
+        if self._places is not None:
+            self._change(self._places.count().clear)
 
     def apply(self, spec: RateSpec | str) -> None:
         """Apply a `RateSpec`, or its text such as ``"12000,1.1,start"``: a rate, a burst ratio and a verb.
@@ -372,8 +390,8 @@ class Limiter:
         if not isinstance(new, RateSpec):
             raise TypeError(f"apply() takes a RateSpec or its text such as '12000,1.1,start', not {type(spec).__name__}.")
         self._change(changes.apply, self._node, new)
-        if self._inside is not None and not self._node.closed:
-            self._inside.node.closed = False
+        if self._places is not None and not self._node.closed:
+            self._places.closed = False
 
     async def aclose(self) -> None:
         """Close the limiter. Callers in the queue get `LimiterClosed`, and no task or timer is left when this returns."""
@@ -451,7 +469,7 @@ class Limiter:
         check_on_wait("watch", on_wait)
         from aiorate._tree.watch import watch_of
 
-        return watch_of(self._places or self._node, self._node).add(on_wait)
+        return watch_of(self._lowest, self._node).add(on_wait)
 
     def _totals(self) -> Totals:
         """What was granted and refused since it was made, and how many wait: for parts of aiorate that are built upon a limiter.
@@ -467,12 +485,6 @@ class Limiter:
 
         The error names ``instead`` as the place for ``max_waiting``.
         """
-        if self._inside is not None:
-            places = self._inside.size
-            raise ValueError(
-                f"{what}: a shared limiter cannot have max_concurrency={places}; only its permits are shared. Leave it out, and put"
-                f" `async with asyncio.Semaphore({places}):` around the calls, the same Semaphore for all."
-            )
         if self._max_waiting is not None:
             raise ValueError(
                 f"{what}: a shared limiter cannot have max_waiting={self._max_waiting.most}; at most one request of each line waits in it."
@@ -487,9 +499,9 @@ class Limiter:
         name = f" {node.name!r}" if node.name else ""
         state = ", closed" if node.closed else ", stopped" if node.stopped else ", paused" if node.paused else ""
         waiting, places = len(node.line), ""
-        if self._inside is not None:
-            waiting += len(self._inside.node.line)
-            places = f", {self._inside!r}"
+        if self._places is not None:
+            waiting += len(self._places.line)
+            places = f", {self._places.scheduler!r}"
         return f"<Limiter{name} {node.scheduler!r}{places}, {waiting} waiting{state}>"
 
     def __reduce__(self) -> NoReturn:

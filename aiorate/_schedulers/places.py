@@ -11,11 +11,17 @@ from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Places"]
+__all__ = ["Places", "Visit"]
+
+
+class Visit(int):
+    """The permits of a request that takes a place of each limiter on its way too, and keeps it until it leaves."""
+
+    __slots__ = ()
 
 
 class Places(Scheduler):
-    """Grants free places, and refuses until one is given back. Time changes nothing.
+    """Grants each `Visit` a free place, and refuses until one is given back. Time and other requests change nothing.
 
     In a child process after a fork all places are free, because their holders are in the parent and leave there.
     """
@@ -36,19 +42,34 @@ class Places(Scheduler):
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         at = self.peek(permits, now)
-        if at <= now:
+        if at <= now and isinstance(permits, Visit):
             self.used += 1
         return at
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         if self._process != os.getpid():
             self._process, self.used, self.holder = os.getpid(), 0, None
-        return now if self.used < self.size and not ahead else NOBODY_KNOWS
+        return now if not isinstance(permits, Visit) or (self.used < self.size and not ahead) else NOBODY_KNOWS
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Free the place."""
-        self.holder = None
-        self.used = max(0, self.used - 1)
+        """Free the place of a `Visit`."""
+        if isinstance(permits, Visit):
+            self.holder = None
+            self.used = max(0, self.used - 1)
+
+    def charge(self, permits: int, now: int) -> None:
+        """Do nothing: who has used permits takes no place."""
+
+    def available(self, now: int) -> int:
+        """The free places."""
+        self.peek(1, now)
+        return self.size - self.used
+
+    def _quotas(self) -> list[tuple[int, Rate]]:
+        return []
+
+    def _standings(self, now: int) -> list[tuple[int, int]]:
+        return []
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Refused: places have a number, not a rate."""

@@ -57,10 +57,10 @@ def _take_none(path: Sequence[tuple[Source, Permits, int]]) -> None:
 
 def limited_by(path: Taken) -> str | None:
     """The highest limit in whose line the request, or one before it, waited."""
+    own = path[0][0]
     for (above, _, now), (below, _, _) in pairwise(reversed(path)):
         if below.since < now:
-            return None if below.is_places else above.name or "shared"
-    own = path[0][0]
+            return "max_concurrency" if above.is_places else None if below is own and own.is_places else above.name or "shared"
     return "max_concurrency" if own.is_places else None
 
 

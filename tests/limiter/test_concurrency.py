@@ -14,7 +14,7 @@ from helpers.platforms import needs_fork
 from helpers.strategies import EACH
 
 import aiorate
-from aiorate import Limiter, TokenBucket
+from aiorate import KeyedLimiter, Limiter, TokenBucket, Waited
 from aiorate.testing import ManualClock
 
 pytestmark = one_loop
@@ -305,6 +305,53 @@ async def test_a_child_process_begins_with_all_places_free() -> None:
 
 
 # Visitors.
+
+
+async def test_places_that_keys_share_go_to_keys_that_are_due(clock: SteppedClock) -> None:
+    """Two inside at most, whatever their keys. A key that waits for its own rate holds no place, and acquire() needs none."""
+    shared = Limiter(TokenBucket("1000/s", burst=9), max_concurrency=2, clock=clock, name="host")
+    keyed = KeyedLimiter(lambda key: Limiter(TokenBucket("1/s", burst=2), clock=clock, max_concurrency=2), shared=shared)
+    waited: list[Waited] = []
+    keyed.watch(waited.append)
+    slow, other, direct = [Visitors(limiter, clock) for limiter in (keyed["slow"], keyed["other"], shared)]
+
+    await slow.queue("ab")
+    assert await keyed.acquire("free") == 0.0  # of the shared limiter too, but no place
+    await other.queue("cd")
+    await direct.queue("e")
+    assert ([*slow.inside, *other.inside, *direct.inside], shared.statistics().waiting) == (["a", "b"], 2)
+    slow.come("f")
+    await slow.go("a", "b")
+    await clock.run(0.1)
+    assert (slow.inside, other.inside, direct.inside) == ([], ["c"], ["e"])
+
+    slow.tasks["f"].cancel()
+    await direct.go("e")
+    await other.go("c", "d")
+    await clock.run(10)
+
+    assert [each.most for each in (slow, other, direct)] == [2, 2, 1]
+    assert {each.limited_by for each in waited} == {"max_concurrency"}
+    assert "0 of 2 places taken, 0 waiting" in repr(shared)
+
+
+async def test_a_place_of_every_level_is_taken_and_left(clock: SteppedClock) -> None:
+    company = Limiter("1000/s", max_concurrency=3, clock=clock)
+    teams = KeyedLimiter(lambda team: Limiter("1000/s", max_concurrency=2, clock=clock), shared=company)
+    users = KeyedLimiter(lambda user: "1000/s", shared=lambda user: teams[user[0]])
+    visitors = [Visitors(users[user], clock) for user in ("a1", "a2", "a3", "b1", "b2")]
+    for each in visitors:
+        await each.queue("x")
+        await clock.run(0.01)
+    assert [len(each.inside) for each in visitors] == [1, 1, 0, 1, 0]
+
+    await visitors[3].go("x")
+    await clock.run(0.01)
+    assert [len(each.inside) for each in visitors] == [1, 1, 0, 0, 1]
+
+    await visitors[0].go("x")
+    await clock.run(0.01)
+    assert [len(each.inside) for each in visitors] == [0, 1, 1, 0, 1]
 
 
 class Visitors:

@@ -55,7 +55,6 @@ async def test_wrong_results_of_a_shared_function_name_the_key() -> None:
         (lambda key: False, TypeError, "bool"),
         (later, TypeError, ""),
         (lambda key: Limiter("1/s", scope="process"), ValueError, "scope"),
-        (lambda key: Limiter("1/s", max_concurrency=2), ValueError, "max_concurrency"),
         (lambda key: Limiter("1/s", max_waiting=2), ValueError, "max_waiting"),
     ]
     for function, error, hint in rows:

@@ -121,13 +121,13 @@ async def test_a_limiter_of_idle_keys_does_nothing_at_all() -> None:
     assert (clock.reads, clock.timers, others(), len(keyed)) == (0, 0, set(), 10)
 
 
-@pytest.mark.parametrize("options", [{"max_concurrency": 2}, {"max_waiting": 0}], ids=str)
-def test_an_option_that_cannot_be_shared_is_refused(options: dict[str, Any]) -> None:
-    """Ten tasks were inside where two may be, and a line of five grew longer, because keys and budgets take only permits."""
+def test_an_option_that_cannot_be_shared_is_refused() -> None:
+    """A line of five grew longer, because keys and budgets take only permits; and a budget takes no place."""
     with pytest.raises(ValueError, match=r"KeyedLimiter\(shared\)"):
-        KeyedLimiter(lambda key: "1/s", shared=Limiter("10/s", **options))
-    with pytest.raises(ValueError, match=r"Budget\(tokens\)"):
-        Budget(requests="1/s", tokens=Limiter("10/s", **options))
-    tenants = KeyedLimiter[str](lambda key: Limiter("10/s", **options), shared="10/s")
+        KeyedLimiter(lambda key: "1/s", shared=Limiter("10/s", max_waiting=0))
+    for limiter in [Limiter("10/s", max_waiting=0), Limiter("10/s", max_concurrency=2)]:
+        with pytest.raises(ValueError, match=r"Budget\(tokens\)"):
+            Budget(requests="1/s", tokens=limiter)
+    tenants = KeyedLimiter[str](lambda key: Limiter("10/s", max_waiting=0), shared="10/s")
     with pytest.raises(ValueError, match=r"KeyedLimiter\(shared\)"):
         KeyedLimiter(lambda key: "1/s", shared=tenants["acme"])

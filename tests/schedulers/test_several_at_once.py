@@ -10,7 +10,7 @@ from helpers.transcripts import S, grants, waits
 from aiorate import AllOf, BurstRatio, CalendarWindow, Rate, SlidingWindow, TicksAccumulator, TokenBucket, TokenPool
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
-from aiorate._schedulers.places import Places
+from aiorate._schedulers.places import Places, Visit
 
 
 def test_the_last_member_to_grant_decides() -> None:
@@ -113,15 +113,17 @@ def test_dimensions_are_charged_rest_and_lag_as_their_parts() -> None:
 def test_places_have_a_number_and_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time changes nothing: a place is free once its holder leaves, or in a forked process, since the holders are in the parent."""
     places = Places(2)
-    assert [places.take(1, 0) <= 0 for _ in range(3)] == [True, True, False]
-    assert places.peek(1, 10 * S) > 20 * S
-    places.give_back(1, 0)
-    assert places.take(1, 0) == 0
+    assert [places.take(Visit(1), 0) <= 0 for _ in range(3)] == [True, True, False]
+    assert places.peek(Visit(1), 10 * S) > 20 * S
+    places.give_back(1, 0)  # of a request that took no place
+    assert (places.take(1, 0), places.used) == (0, 2)
+    places.give_back(Visit(1), 0)
+    assert places.take(Visit(1), 0) == 0
     assert (places.lag(0), places.bound(S)) == (0, None)
     with pytest.raises(RuntimeError, match="no rate"):
         places.set_rate(Rate(1), 0)
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert [places.take(1, 0) <= 0 for _ in range(3)] == [True, True, False]
+    assert [places.take(Visit(1), 0) <= 0 for _ in range(3)] == [True, True, False]
 
 
 def test_of_what_its_members_lost_the_most_counts() -> None:
