@@ -26,8 +26,7 @@ from aiorate._meter import COMPILED
 from aiorate._tree.deciding import LINGER_NS, decisions, keeper, post, run, tell
 from aiorate._tree.grants import undo
 from aiorate._tree.refusals import NOT_FOR_THREADS, Refusals
-from aiorate._tree.timeline import NOT_ASKED
-from aiorate._tree.tree import TURN, Tree
+from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
     import asyncio
@@ -238,8 +237,8 @@ class _Threads(Loop):
         return self._here.yield_once()
 
     def starved(self) -> bool:
-        """By real time: how long other tasks are kept waiting does not depend on virtual time."""
-        return not self.manual and starved_here()
+        """By real time: how long other tasks are kept waiting does not depend on virtual time. In a decision it is known of the caller."""
+        return not self.manual and (decisions.here or starved_here())
 
     def turn(self) -> Awaitable[object]:
         return self._here.turn()
@@ -347,19 +346,10 @@ class ThreadTree(Tree):
         turned: bool = False,
     ) -> Answer:
         assert self.loop is not None
-        turned = turned or self.loop.manual
         if running_loop() is None:  # a coroutine that is driven by hand: it must not wait
             return run(self.request, limit, permits, most_ns, most, refusals, since, True)
-        ticket = ThreadTicket(_inbox_here(), self, limit, permits)
-        try:
-            answer = self.hand_in(ticket, most_ns, most, refusals, since)
-        except Exception:
-            if turned or not starved_here():
-                raise
-            return TURN, NOT_ASKED, 0, ()
-        if answer[0] is None and not turned and starved_here():
-            return run(self._grant_entered, ticket, answer)
-        return answer
+        turned = turned or self.loop.manual or not starved_here()
+        return self.hand_in(ThreadTicket(_inbox_here(), self, limit, permits), most_ns, most, refusals, since, turned)
 
     def hand_in(
         self,
@@ -368,18 +358,14 @@ class ThreadTree(Tree):
         most: Admission | None,
         refusals: Refusals,
         since: int | None = None,
+        turned: bool = True,
     ) -> Answer:
         """Have a request decided. Interrupted meanwhile, it is undone."""
         try:
-            return run(_decide, ticket, most_ns, most, refusals, since)
+            return run(_decide, ticket, most_ns, most, refusals, since, turned)
         except BaseException:
             self.abandon(ticket)
             raise
-
-    def _grant_entered(self, ticket: ThreadTicket, answer: Answer) -> Answer:
-        ticket.taken = ()
-        _enter(ticket)
-        return self.grant_later(ticket.limit, ticket, answer[1], answer[3])
 
     def abandon(self, ticket: ThreadTicket) -> None:
         """The caller was interrupted: undo the request, whatever was decided and however far the caller got. Never waits."""
@@ -401,10 +387,12 @@ class ThreadTree(Tree):
         self._use(_Threads(self.clock, self.precise))
 
 
-def _decide(ticket: ThreadTicket, most_ns: int | None, most: Admission | None, refusals: Refusals, since: int | None) -> Answer:
-    answer = ticket.tree.request(ticket.limit, ticket.permits, most_ns, most, refusals, since, True, ticket)
+def _decide(
+    ticket: ThreadTicket, most_ns: int | None, most: Admission | None, refusals: Refusals, since: int | None, turned: bool
+) -> Answer:
+    answer = ticket.tree.request(ticket.limit, ticket.permits, most_ns, most, refusals, since, turned, ticket)
     ticket.taken = answer[3]
-    if answer[0] is not None:
+    if answer[0] is ticket:
         _enter(ticket)
     return answer
 

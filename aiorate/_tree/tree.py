@@ -146,7 +146,8 @@ class Tree:
         refusals come with a ticket too: the caller lets the loop turn before it goes on, and a refused request is asked for again.
         ``most`` raises if too many wait. ``ticket`` is that of a caller in another thread.
         """
-        alone = most_ns is None and most is None and ticket is None and limit.above is None
+        bounded = most_ns is not None or most is not None
+        alone = not bounded and ticket is None and limit.above is None
         if alone and limit.line.head is not None and not limit.closed:
             asked = limit.read()
             return limit.join(permits, since, None), NOT_ASKED, asked, ()  # there is nothing else to ask
@@ -154,7 +155,7 @@ class Tree:
             found = limit.take(permits, since)
             loop = self.loop
             if found is None and (not alone or limit.closed):
-                if not turned and loop is not None and loop.starved():
+                if not turned and (bounded or limit.shut) and loop is not None and loop.starved():
                     return TURN, NOT_ASKED, 0, ()
                 self._admit(limit, permits, most_ns, most, refusals)
         except Exception:
@@ -174,7 +175,7 @@ class Tree:
         at, taken = found
         if turned or loop is None or taken[0][2] + limit.offset < loop.check.until or not loop.starved():
             return None, at, 0, taken
-        return self.grant_later(limit, limit.ticket(loop), at, taken)
+        return self.grant_later(limit, ticket or limit.ticket(loop), at, taken)
 
     def _admit(self, limit: Limit, permits: Permits, most_ns: int | None, most: Admission | None, refusals: Refusals) -> None:
         """Raise the error of a request that was refused and may not wait in line, or not for ``most_ns``."""
