@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._errors import EngineUnavailable, LimiterClosed, LimiterError, LineFull, WaitTooLong
 from aiorate._limiter import Limiter
-from aiorate._loops.clock import Clock
+from aiorate._loops.loop import Clock
 from aiorate._rate import Rate
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._tree import changes
-from aiorate._tree.grants import credit, hold, kept, undo
+from aiorate._tree.limit import credit, hold, kept, undo
 from aiorate._tree.node import Node
 from aiorate._tree.questions import available, wait_for
 from aiorate._tree.refusals import MaxWaiting, Refusals
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback, Left
-    from aiorate._loops.clock import Clock
+    from aiorate._loops.loop import Clock
     from aiorate._options import Limits
     from aiorate._rate import Duration
     from aiorate._schedulers.amounts import Permits

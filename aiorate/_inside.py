@@ -12,7 +12,7 @@ from aiorate._tree.node import Node
 from aiorate._tree.refusals import ACQUIRE
 
 if TYPE_CHECKING:
-    from aiorate._loops.clock import Clock
+    from aiorate._loops.loop import Clock
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.refusals import MaxWaiting
 

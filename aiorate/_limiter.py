@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback
     from aiorate._inside import Inside
-    from aiorate._loops.clock import Clock
+    from aiorate._loops.loop import Clock
     from aiorate._options import Limits
     from aiorate._rate import Duration, Number
     from aiorate._slots import Slot

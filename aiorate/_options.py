@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from aiorate._errors import check_count, kind_of
-from aiorate._loops.clock import Clock
+from aiorate._loops.loop import Clock
 from aiorate._schedulers.interface import Scheduler
 from aiorate._schedulers.token_pool import PlainPool
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from aiorate._budget import Lease
     from aiorate._events import Event, Waited
-    from aiorate._loops.clock import Clock
+    from aiorate._loops.loop import Clock
     from aiorate._rate import Duration, Number, Rate
     from aiorate._schedulers.dimensions import Dimensions
     from aiorate._schedulers.token_bucket import TokenBucket

@@ -8,7 +8,7 @@ from asyncio import current_task
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from aiorate._loops.timer import GRAIN_NS, LONGEST_NS
+from aiorate._loops.loop import GRAIN_NS, LONGEST_NS
 from aiorate._loops.turn import OneLoop
 from aiorate._rate import NS_PER_SECOND, ceil_div
 
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any
 
-    from aiorate._loops.clock import Clock, Handle, ReadClock
     from aiorate._loops.kernel_timer import KernelTimers
-    from aiorate._loops.loop import Decider, Waker
+    from aiorate._loops.loop import Clock, Decider, Handle, ReadClock, Waker
 
 __all__ = ["AsyncioLoop"]
 

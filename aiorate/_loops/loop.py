@@ -1,20 +1,62 @@
-"""The Loop protocol: all that limiters need of the event loop that runs their callers.
+"""The Loop protocol: all that limiters need of the event loop that runs their callers, and of the clock. Never the wall clock.
 
 There is one for asyncio, one for trio, and one for all loops and threads of a process together. Knows nothing of rates, nor who is next.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from aiorate._rate import NS_PER_SECOND
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable
 
-    from aiorate._loops.clock import Handle, ReadClock
     from aiorate._meter import LoopCheck
 
-__all__ = ["Decider", "Loop", "Ticket", "Waker"]
+__all__ = ["GRAIN_NS", "LONGEST_NS", "Clock", "Decider", "Handle", "Loop", "ReadClock", "Ticket", "TimedClock", "Waker", "call_back"]
+
+GRAIN_NS = 1_000_000  # between wake-ups: loops' timers may fire early, and must not make a limiter spin (uvloop#233)
+LONGEST_NS = 86_400 * NS_PER_SECOND  # not all loops can wait for longer, and a deadline may be a float; the clock is read again then
+
+
+@runtime_checkable
+class Clock(Protocol):
+    """The source of a limiter's time.
+
+    A clock may keep its own timers: if it has ``call_at(instant, callback)``, returning a handle with ``cancel()``, it wakes the
+    limiter. Otherwise the loop's timers wake the limiter, which then reads the clock.
+    """
+
+    def now(self) -> int:
+        """Return nanoseconds since any origin. It should not go back; if it does, no harm is done."""
+        ...
+
+
+class ReadClock(Protocol):
+    """The cheapest callable that reads a clock, in ns."""
+
+    def __call__(self) -> int:
+        """Read the clock."""
+        ...
+
+
+class Handle(Protocol):
+    """A timer that can be cancelled."""
+
+    def cancel(self) -> None:
+        """Never call back."""
+        ...
+
+
+@runtime_checkable
+class TimedClock(Clock, Protocol):
+    """A clock that keeps its own timers, such as one that is moved by hand."""
+
+    def call_at(self, instant: int, callback: Callable[[], None]) -> Handle:
+        """Call back when the clock reads ``instant`` ns."""
+        ...
 
 
 class Ticket(Protocol):
@@ -171,3 +213,15 @@ class Loop(Waker, Protocol):
     def yield_once(self) -> Awaitable[object]:
         """Return what to await to let the loop run one iteration."""
         ...
+
+
+def call_back(callback: Callable[[], object], where: str) -> bool:
+    """Call it where no caller could handle an error, which is logged with where it happened. Returns whether there was none."""
+    try:
+        callback()
+    except Exception:
+        import logging
+
+        logging.getLogger("aiorate").exception("A limiter's callback failed %s.", where)
+        return False
+    return True

@@ -18,7 +18,7 @@ from aiorate._loops.asyncio import AsyncioLoop
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate._loops.clock import Clock
+    from aiorate._loops.loop import Clock
     from aiorate._loops.turn import OneLoop
 
 __all__ = ["loop_here", "loop_of", "running_loop", "running_task", "starved_here"]

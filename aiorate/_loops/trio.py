@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import trio
 
-from aiorate._loops.callback import call_back
-from aiorate._loops.timer import GRAIN_NS, LONGEST_NS
+from aiorate._loops.loop import GRAIN_NS, LONGEST_NS, call_back
 from aiorate._loops.turn import OneLoop
 from aiorate._rate import NS_PER_SECOND
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any
 
-    from aiorate._loops.clock import Clock, Handle, ReadClock
+    from aiorate._loops.loop import Clock, Handle, ReadClock
 
 __all__ = ["TrioLoop"]
 

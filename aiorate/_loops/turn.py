@@ -9,14 +9,13 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
-from aiorate._loops.clock import TimedClock
-from aiorate._loops.loop import Loop
+from aiorate._loops.loop import Loop, TimedClock
 from aiorate._meter import FAR, LoopCheck
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from aiorate._loops.clock import Clock, ReadClock
+    from aiorate._loops.loop import Clock, ReadClock
 
 __all__ = ["FEW", "LOOP_CHECK_NS", "MOST", "OneLoop"]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal, NoReturn
 
     from aiorate._events import Event, Waited
-    from aiorate._loops.clock import Clock
+    from aiorate._loops.loop import Clock
     from aiorate._options import Limits
     from aiorate._rate import Duration, Number, Rate
     from aiorate._schedulers.amounts import Permits

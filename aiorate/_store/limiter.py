@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from aiorate._events import Event, Waited
-    from aiorate._loops.clock import Clock
+    from aiorate._loops.loop import Clock
     from aiorate._rate import Duration, Number
     from aiorate._spec import RateSpec
     from aiorate._store.options import OneLimit

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from aiorate._loops.table import loop_here, running_loop
 from aiorate._rate import NS_PER_SECOND
-from aiorate._tree.grants import hold, kept, undo
+from aiorate._tree.limit import hold, kept, undo
 from aiorate._tree.node import again
 from aiorate._tree.questions import above_on_demand, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate._loops.clock import Handle
-    from aiorate._loops.loop import Loop
+    from aiorate._loops.loop import Handle, Loop
     from aiorate._schedulers.amounts import Permits
     from aiorate._store.pool import Pool
     from aiorate._tree.limit import Taken

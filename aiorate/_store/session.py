@@ -21,12 +21,12 @@ from aiorate._store.failures import Refusal
 from aiorate._store.looks import Looks, Word
 from aiorate._store.outage import Outage
 from aiorate._store.slots import MOST_NS
-from aiorate._tree.provider import Provider
+from aiorate._tree.limit import Provider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aiorate._loops.clock import Handle
+    from aiorate._loops.loop import Handle
     from aiorate._store.client import StoreClient
     from aiorate._store.exchange import Runs
     from aiorate._store.options import Terms

@@ -1,16 +1,19 @@
-"""When each limit of a tree has to be looked at, and which requests wait for a limited time: one timer for all of them."""
+"""When each limit of a tree has to be looked at, and which requests wait for a limited time: one timer for all of them.
+
+A timer is a hint, the clock is the judge: the code that is woken looks, and sets the timer again. It never fires twice within the loop's
+grain, and one that fires too early for the same reading again is given more time.
+"""
 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from aiorate._loops.timer import Timer
 from aiorate._loops.turn import MOST
 from aiorate._tree.limit import outcome_of
 
 if TYPE_CHECKING:
-    from aiorate._loops.loop import Loop
+    from aiorate._loops.loop import Handle, Loop
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Limit
     from aiorate._tree.line import Ticket
@@ -21,13 +24,17 @@ __all__ = ["Agenda"]
 _SMALL = 32
 
 
-class Agenda(Timer):
+class Agenda:
     """Of one event loop."""
 
-    __slots__ = ("_armed", "_deadlines", "_gone", "_heap", "_most", "_number")
+    __slots__ = ("_armed", "_deadlines", "_due", "_early", "_fired_at", "_gone", "_handle", "_heap", "_loop", "_most", "_number")
 
     def __init__(self, loop: Loop) -> None:
-        super().__init__(loop)
+        self._loop = loop
+        self._handle: Handle | None = None
+        self._due: int | None = None
+        self._early = 0  # how often the timer fired before that reading
+        self._fired_at: int | None = None
         self._heap: list[tuple[int, int, Limit]] = []
         self._armed = 0  # limits with a reading at which to look at them
         self._deadlines: list[tuple[int, int, Limit, Ticket, Permits, int, Refusals]] = []
@@ -86,11 +93,26 @@ class Agenda(Timer):
             first = deadlines[0][0]
         self.set(first)
 
-    def ring(self) -> None:
+    def set(self, due: int | None) -> None:
+        """Wake when the clock reads ``due`` ns; None: never."""
+        if self._handle is not None:
+            if due == self._due:
+                return
+            handle, self._handle = self._handle, None  # first: a signal handler may raise after any call
+            handle.cancel()
+        self._early = self._early + 1 if due == self._due else 0
+        self._due = due
+        if due is not None:
+            if self._fired_at is not None:
+                due = max(due, self._fired_at + max(1, self._early) * self._loop.grain)
+            self._handle = self._loop.call_at(due, self._ring)
+
+    def _ring(self) -> None:
         """Look at the limits that are due, and fail the requests whose time is over."""
         heap = self._heap
+        self._handle = self._fired_at = None
         try:
-            reading = self._loop.read()
+            self._fired_at = reading = self._loop.read()
         except Exception as error:  # a broken clock: nobody hangs
             for limit in dict.fromkeys([*self.limits(), *[entry[2] for entry in self._deadlines]]):
                 limit.fail(error)

@@ -19,7 +19,7 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from aiorate._loops.callback import call_back
+from aiorate._loops.loop import call_back
 from aiorate._meter import FAR, LoopCheck
 from aiorate._rate import NS_PER_SECOND
 

@@ -18,7 +18,7 @@ from aiorate._meter import Meter
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
 from aiorate._schedulers.token_pool import TokenPool
 from aiorate._tree.fair_queue import Flow
-from aiorate._tree.grants import hold, limited_by, take_all, undo
+from aiorate._tree.limit import hold, limited_by, take_all, undo
 from aiorate._tree.line import NOBODY, Line
 from aiorate._tree.questions import wait_for
 from aiorate._tree.supply import SAME, Late, Supply
@@ -26,8 +26,7 @@ from aiorate._tree.supply import SAME, Late, Supply
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aiorate._loops.clock import Clock
-    from aiorate._loops.loop import Loop, Waker
+    from aiorate._loops.loop import Clock, Loop, Waker
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Taken
     from aiorate._tree.line import Request, Ticket

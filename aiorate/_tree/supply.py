@@ -14,9 +14,8 @@ from aiorate._loops.turn import LOOP_CHECK_NS
 from aiorate._meter import ENDLESS, FAR, PureMeter
 from aiorate._schedulers.interface import claim
 from aiorate._tree.counters import NOTHING, Counters
-from aiorate._tree.grants import take_all
+from aiorate._tree.limit import OWN, take_all
 from aiorate._tree.line import NOBODY
-from aiorate._tree.provider import OWN
 from aiorate._tree.timeline import Timeline
 from aiorate._tree.tree import Tree
 
@@ -25,14 +24,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aiorate._events import Event
-    from aiorate._loops.clock import Clock, ReadClock
-    from aiorate._loops.loop import Loop
+    from aiorate._loops.loop import Clock, Loop, ReadClock
     from aiorate._meter import Meter
     from aiorate._schedulers.amounts import AnyQuotas, AnyScheduler, Permits
     from aiorate._schedulers.interface import Scheduler
-    from aiorate._tree.limit import Taken
+    from aiorate._tree.limit import Provider, Taken
     from aiorate._tree.line import Line
-    from aiorate._tree.provider import Provider
     from aiorate._tree.watch import Watch
 
 __all__ = ["SAME", "Late", "Supply"]

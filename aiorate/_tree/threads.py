@@ -17,14 +17,12 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from aiorate._loops.clock import TimedClock
-from aiorate._loops.loop import Loop
+from aiorate._loops.loop import GRAIN_NS, Loop, TimedClock
 from aiorate._loops.table import loop_here, running_loop, starved_here
-from aiorate._loops.timer import GRAIN_NS
 from aiorate._loops.turn import MOST
 from aiorate._meter import COMPILED
 from aiorate._tree.deciding import LINGER_NS, decisions, keeper, post, run, tell
-from aiorate._tree.grants import undo
+from aiorate._tree.limit import undo
 from aiorate._tree.refusals import NOT_FOR_THREADS, Refusals
 from aiorate._tree.tree import Tree
 
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any, ParamSpec, TypeVar
 
-    from aiorate._loops.clock import Clock, Handle, ReadClock
+    from aiorate._loops.loop import Clock, Handle, ReadClock
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer, Limit, Outcome, Source, Taken
     from aiorate._tree.line import Ticket

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate._loops.clock import Clock, ReadClock
+    from aiorate._loops.loop import Clock, ReadClock
 
 __all__ = ["NOT_ASKED", "Timeline"]
 

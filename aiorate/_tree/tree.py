@@ -9,11 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from aiorate._loops.callback import call_back
+from aiorate._loops.loop import call_back
 from aiorate._loops.table import loop_of, running_loop
 from aiorate._tree.agenda import Agenda
-from aiorate._tree.grants import hold, kept, undo
-from aiorate._tree.limit import outcome_of
+from aiorate._tree.limit import hold, kept, outcome_of, undo
 from aiorate._tree.line import StandIn
 from aiorate._tree.questions import above_on_demand, wait_for
 from aiorate._tree.refusals import ACQUIRE
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import ParamSpec, TypeVar
 
-    from aiorate._loops.clock import Clock
-    from aiorate._loops.loop import Loop
+    from aiorate._loops.loop import Clock, Loop
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer, Limit, Source, Taken
     from aiorate._tree.line import Ticket

@@ -15,7 +15,7 @@ from weakref import ref
 from aiorate._errors import LimiterError, LineFull, WaitTooLong, kind_of
 from aiorate._keyed import KeyedLimiter
 from aiorate._limiter import Limiter
-from aiorate._tree.provider import OWN
+from aiorate._tree.limit import OWN
 from aiorate.asgi._address import client_address
 from aiorate.asgi._fields import refused
 from aiorate.asgi._policies import Policies

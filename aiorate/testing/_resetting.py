@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from aiorate._keyed import KeyedLimiter
     from aiorate._keyed_budget import KeyedBudget
-    from aiorate._loops.clock import ReadClock
+    from aiorate._loops.loop import ReadClock
 
     Limit = Limiter | Budget | KeyedLimiter[Any] | KeyedBudget[Any]
 
