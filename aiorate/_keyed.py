@@ -30,6 +30,7 @@ __all__ = ["KeyedLimiter"]
 
 K = TypeVar("K", bound="Hashable")
 
+_ONE = 1  # compared by identity
 _REMEMBERED = 600 * NS_PER_SECOND  # longer keeps what was found for keys that are rarely used; shorter frees their memory sooner
 
 
@@ -60,8 +61,6 @@ class KeyedLimiter(Keyed[K, Limiter]):
         on_wait: Called with a `Waited` after each wait for any key; see `watch`.
         scope: ``"loop"`` or ``"process"``, as for a `Limiter`. Everything that keys share needs the same scope.
     """
-
-    __slots__ = ("_owns_shared", "_weight")
 
     _NAME = "KeyedLimiter"
     _WANTED = "a Limiter, a strategy, a rate such as '10/s' or a list of these"
@@ -126,7 +125,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         if not isinstance(made, AdaptiveRate):
             return None
         if self._idle is None:
-            self._idle = _REMEMBERED
+            self._idle, self._now = _REMEMBERED, -1
         return made.limiter
 
     def _check_shared(self, what: str, shared: object) -> Limiter:
@@ -161,6 +160,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
         except LimiterClosed:
             await Limiter(1).acquire()  # called again and again, this lets the loop turn too
             raise
+        if permits is _ONE and max_wait is None and limiter._meter.grab():  # without another coroutine
+            return 0.0
         return await limiter.acquire(permits, max_wait=max_wait)
 
     def acquire_blocking(self, key: K, permits: int = 1, *, max_wait: Duration | None = None) -> float:

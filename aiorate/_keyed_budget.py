@@ -45,8 +45,6 @@ class KeyedBudget(Keyed[K, Budget]):
         scope: ``"loop"`` or ``"process"``, as for a `Limiter`.
     """
 
-    __slots__ = ()
-
     _NAME = "KeyedBudget"
     _WANTED = "a Budget, such as Budget(requests='500/min')"
 
