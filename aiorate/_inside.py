@@ -9,27 +9,26 @@ from weakref import ref
 from aiorate._loops.table import running_task
 from aiorate._schedulers.places import Places
 from aiorate._tree.node import Node
-from aiorate._tree.refusals import ACQUIRE
 
 if TYPE_CHECKING:
     from aiorate._loops.clock import Clock
-    from aiorate._tree.refusals import MaxWaiting
 
 __all__ = ["Inside"]
 
 
-class Inside:
-    """The places of one limiter, and who is in the only one. Each of the calls that enter must be followed by `leave`."""
+class Inside(Node):
+    """The limit of places, below that of a limiter's permits, and who is in the only one.
 
-    __slots__ = ("_places", "max_waiting", "node")
+    Who has a place calls `hold`, and `leave_place` in the end.
+    """
+
+    __slots__ = ("_places",)
 
     def __init__(self, size: int, limiter: Node, clock: Clock | None) -> None:
         self._places = Places(size)
-        self.node: Node = Node(self._places, 0, clock=clock)
-        """The limit of places, below that of permits."""
-        self.node.share(limiter)
-        self.node.is_places = True
-        self.max_waiting: MaxWaiting | None = None
+        super().__init__(self._places, 0, clock=clock)
+        self.share(limiter)
+        self.is_places = True
 
     @property
     def size(self) -> int:
@@ -39,65 +38,31 @@ class Inside:
     def __repr__(self) -> str:
         return repr(self._places)
 
-    async def enter(self, permits: int) -> int:
-        """Wait for a place and the permits; returns the ns waited for both."""
-        self._check_holder()
-        node, most = self.node, self.max_waiting
-        ticket, _, asked, _ = node.tree.ask(node, permits, None, most, ACQUIRE)
-        waited = 0 if ticket is None else (await node.tree.wait(node, ticket, permits, asked, None, most))[0]
-        self.hold()
-        return waited
-
-    def enter_blocking(self, permits: int) -> int:
-        """As `enter`, in a thread without an event loop, which it blocks."""
-        from aiorate._tree.threads import wait_blocking
-
-        self._check_holder()
-        waited = wait_blocking(self.node, self.node.tree, permits, None, self.max_waiting)[0]
-        self.hold()
-        return waited
-
-    def enter_at_once(self) -> bool:
-        """Take a place and a permit if both are free now."""
-        if self.node.tree.take(self.node, 1) is None:
-            return False
-        self.hold()
-        return True
-
     def take_place(self) -> bool:
-        """Take a free place that nobody waits for, and no permit yet. `hold` must follow."""
-        return self.node.tree.run(self._take_place)
-
-    def _take_place(self) -> bool:
-        return self.node.first() is None and self._places.take(1, 0) == 0
+        """Take a free place that nobody waits for, and no permit yet."""
+        return self.tree.run(lambda: self.first() is None and self._places.take(1, 0) == 0)
 
     def hold(self) -> None:
         """Note which task or thread holds the only place; one of several may be left by another."""
-        if self._places.size == 1:
+        if self.size == 1:
             self._places.holder = ref(running_task() or current_thread())
 
-    def leave(self) -> None:
+    def leave_place(self) -> None:
         """Free the place: the next request waiting for it has it at once. Never waits."""
         self._places.holder = None
-        self.node.tree.post(self._free)
+        self.tree.post(self._free)
 
     def _free(self) -> None:
         self._places.give_back(1, 0)
-        self.node.look_if_alive()  # not in a loop that was closed, as when its tasks are collected
+        self.look_if_alive()  # not in a loop that was closed, as when its tasks are collected
 
-    def _check_holder(self) -> None:
-        """Raise RuntimeError if the running task holds the only place: it would wait for itself for ever."""
-        holder, most = self._places.holder, self.max_waiting
-        if holder is None or (most is not None and most.most == 0):  # nobody waits then
-            return
-        task = running_task()
-        if task is not None and holder() is task:
+    def check_holder(self) -> None:
+        """Raise RuntimeError if the running task or thread holds the only place: it would wait for itself for ever."""
+        holder = self._places.holder
+        task = None if holder is None else running_task()
+        if holder is not None and holder() is (task or current_thread()):
+            what, call = ("task", "await limiter.acquire()") if task else ("thread", "call limiter.acquire_blocking()")
             raise RuntimeError(
-                "async with limiter: this task is already inside, and max_concurrency is 1, so it would wait for itself. Enter only once;"
-                " for another permit inside, await limiter.acquire()."
-            )
-        if task is None and holder() is current_thread():
-            raise RuntimeError(
-                "with limiter: this thread is already inside, and max_concurrency is 1, so it would wait for itself. Enter only once;"
-                " for another permit inside, call limiter.acquire_blocking()."
+                f"with limiter: this {what} is already inside, and max_concurrency is 1, so it would wait for itself. Enter only once;"
+                f" for another permit inside, {call}."
             )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from aiorate._errors import LimiterClosed, kind_of
 from aiorate._keyed_base import Keyed, refuse_keyed
 from aiorate._limiter import Limiter
-from aiorate._options import check_same_scope, check_scope, check_unshared
+from aiorate._options import check_scope
 from aiorate._rate import NS_PER_SECOND, Rate, duration_to_ns
 from aiorate._schedulers.interface import Scheduler
 from aiorate._tree import changes
@@ -112,7 +112,6 @@ class KeyedLimiter(Keyed[K, Limiter]):
     def _member(self, key: K, made: object) -> Limiter:
         limiter = made if isinstance(made, Limiter) else self._adapted(made)
         if limiter is not None:
-            check_same_scope("its scope", "KeyedLimiter", self._process, limiter._node.tree.threads)
             return limiter
         return Limiter(made, name=key if isinstance(key, str) else None, on_event=self._on_event, scope=self.scope)  # type: ignore[arg-type]  # it checks
 
@@ -135,17 +134,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
                 f"{what}: the function must return a Limiter that several keys share, such as teams[user.team], or None,"
                 f" not {kind_of(shared)}. A rate would be another limit for each key."
             )
-        check_same_scope(what, "KeyedLimiter", self._process, shared._node.tree.threads)
-        shared._check_as_shared(what, "the limiters that the factory makes")
+        shared._check_as_shared(what, "KeyedLimiter", self._process, "the limiters that the factory makes")
         return shared
-
-    def _join(self, member: Limiter, shared: Limiter | None) -> None:
-        if member._places is None:
-            check_unshared(member._node, shared)
-        member._node.tree.run(changes.share, member._node, None if shared is None else shared._node)
-        member._node.keeps = shared
-        if member._places is not None:
-            member._places.tree = member._node.tree
 
     # Asking.
 

@@ -14,13 +14,13 @@ from functools import partial
 from logging import DEBUG, getLogger
 from threading import Condition, get_ident
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import ref
 
 from aiorate._errors import LimiterClosed, check_count, kind_of
 from aiorate._events import Event, emit
 from aiorate._lock import Lock
-from aiorate._options import check_on_wait, check_options
+from aiorate._options import check_on_wait, check_options, check_same_scope
 from aiorate._rate import duration_to_ns
 from aiorate._tree.questions import is_rested
 from aiorate._tree.watch import Totals, Watch, join
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
     from typing import ClassVar, Literal, NoReturn
 
+    from aiorate._base import Base
     from aiorate._events import Waited
     from aiorate._rate import Duration
     from aiorate._tree.node import Node
@@ -36,23 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["Keyed", "refuse_keyed"]
 
 
-class Member(Protocol):
-    """What is kept for a key."""
-
-    @property
-    def _node(self) -> Node: ...
-
-    def _totals(self) -> Totals:
-        """What it has granted and refused."""
-        ...
-
-    async def aclose(self) -> None:
-        """Fail the requests in line, and grant nothing from now on."""
-        ...
-
-
 K = TypeVar("K", bound="Hashable")
-V = TypeVar("V", bound=Member)
+V = TypeVar("V", bound="Base")
 
 _logger = getLogger("aiorate")
 
@@ -107,10 +93,6 @@ class Keyed(Generic[K, V]):
 
     def _check_shared(self, what: str, shared: object) -> V:
         """The limit that members shall share. If it cannot be that, raises TypeError or ValueError, which names it ``what``."""
-        raise NotImplementedError
-
-    def _join(self, member: V, shared: V | None) -> None:
-        """Have the new member pass the ``shared`` one too, if there is one. Raises ValueError if it cannot be that of a key."""
         raise NotImplementedError
 
     # Looking.
@@ -196,7 +178,7 @@ class Keyed(Generic[K, V]):
 
     def _join_watch(self, key: K, member: V) -> None:
         if self._watch is not None:
-            join(self._watch, key, member._node, getattr(member, "_places", None))
+            join(self._watch, key, member._node, member._places)
 
     def _totals(self) -> Totals:
         """As `Limiter._totals`, the sum of all keys: those that were evicted count if it was watched then."""
@@ -304,7 +286,8 @@ class Keyed(Generic[K, V]):
             member = self._member(key, made)
             if member is shared:
                 raise ValueError("it is the limit that is shared: make one for each key.")
-            self._join(member, shared)
+            check_same_scope("its scope", self._NAME, self._process, member._node.tree.threads)
+            member._belong(shared)
         except TypeError as error:
             wrong = f": {error}" if isinstance(made, (list, tuple)) else "."
             raise TypeError(

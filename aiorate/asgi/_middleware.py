@@ -237,18 +237,21 @@ async def _enter_at_once(limiter: Limiter) -> bool:
 
     ``limiter._leave()`` must follow True.
     """
-    inside = limiter._inside
-    if limiter._node.provider is OWN:
-        return limiter.try_acquire() if inside is None else inside.enter_at_once() or limiter._refuse_try()
-    if inside is not None and not inside.take_place():
+    places = limiter._places
+    if places is not None and not places.take_place():
         return limiter._refuse_try()
+    granted = False
     try:
-        await limiter.acquire(max_wait=0)
-    except BaseException as error:
-        limiter._leave()
-        if isinstance(error, WaitTooLong | LineFull):
-            return False
-        raise
-    if inside is not None:
-        inside.hold()
-    return True
+        if limiter._node.provider is OWN:
+            granted = limiter.try_acquire()
+        else:
+            await limiter.acquire(max_wait=0)
+            granted = True
+    except (WaitTooLong, LineFull):
+        return False
+    finally:
+        if not granted:
+            limiter._leave()
+    if granted and places is not None:
+        places.hold()
+    return granted
