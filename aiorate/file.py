@@ -25,7 +25,7 @@ from aiorate._store.options import check_name, parts_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
     from typing import Any, Literal
 
     from aiorate._budget import Lease
@@ -49,7 +49,6 @@ class _LimiterDesk(Limiter):
     """What serves one event loop, or all other threads. Each desk books slots of its own."""
 
     __slots__ = ("_session",)
-    _ANY_SCOPE = True
 
     def __init__(
         self, file: StoreFile, record: str, rate: OneLimit | Sequence[OneLimit], burst: Any, lease: int, /, **options: Any
@@ -253,13 +252,13 @@ class FileLimiter(_Desks[_LimiterDesk], Limiter):
         """Acquire one permit. ``as waited`` gets the seconds spent waiting."""
         return self._desk().__aenter__()
 
-    async def _enter(self, permits: int) -> float:
-        return await self._desk()._enter(permits)
+    def _enter(self, permits: int = 1) -> Awaitable[float]:
+        return self._desk()._enter(permits)
 
-    def _enter_blocking(self, permits: int) -> float:
+    def _enter_blocking(self, permits: int = 1) -> float:
         return self._blocking()._enter_blocking(permits)
 
-    def _leave(self) -> None:
+    def _leave(self, error: BaseException | None = None) -> None:
         (self._desk() if running_loop() is not None else self._blocking())._leave()
 
     def delay(self, permits: int = 1) -> float:

@@ -58,7 +58,6 @@ class RedisLimiter(Limiter):
     """
 
     __slots__ = ("_session",)
-    _ANY_SCOPE = True
 
     def __init__(
         self,

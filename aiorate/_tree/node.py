@@ -47,10 +47,9 @@ class Node(Supply):
         "due",
         "flow",
         "keeps",
-        "seen",
-        "seen_at",
         "standing",
         "stood",
+        "used",
         "wake_at",
         "waker",
     )
@@ -72,10 +71,8 @@ class Node(Supply):
         """Makes the tickets of its line, and wakes those who hold them; None: nobody has waited in it."""
         self.keeps: object = None
         """The limiter or budget that it shares, which as a key of others would be evicted if nobody held it."""
-        self.seen: Permits = 0
-        """As a key of others: what `granted` was when it was looked at last, ..."""
-        self.seen_at: int = 0
-        """... and when it was first found to be that."""
+        self.used: int = 0
+        """As a key of others: how often any of them had been used, or what the clock read, when it was used last."""
         self.flow: Flow | None = None
         """This limit among those that share the one above."""
         self.standing: Ticket | Node | None = None

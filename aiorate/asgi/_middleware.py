@@ -237,18 +237,23 @@ async def _enter_at_once(limiter: Limiter) -> bool:
 
     ``limiter._leave()`` must follow True.
     """
-    inside = limiter._inside
-    if limiter._node.provider is OWN:
-        return limiter.try_acquire() if inside is None else inside.enter_at_once() or limiter._refuse_try()
-    if inside is not None and not inside.take_place():
-        return limiter._refuse_try()
+    for index, places in enumerate(limiter._all_places):
+        if not places.take_place():
+            for taken in limiter._all_places[:index]:
+                taken.leave_place()
+            return limiter._refuse_try()
+    granted = False
     try:
-        await limiter.acquire(max_wait=0)
-    except BaseException as error:
-        limiter._leave()
-        if isinstance(error, WaitTooLong | LineFull):
-            return False
-        raise
-    if inside is not None:
-        inside.hold()
-    return True
+        if limiter._node.provider is OWN:
+            granted = limiter.try_acquire()
+        else:
+            await limiter.acquire(max_wait=0)
+            granted = True
+    except (WaitTooLong, LineFull):
+        return False
+    finally:
+        if not granted:
+            limiter._leave()
+    if granted:
+        limiter._hold(0)
+    return granted

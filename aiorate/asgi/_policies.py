@@ -79,7 +79,7 @@ class Policies:
         self._meter: Meter = limiter._node.meter
         self._places: Node | None = limiter._places
         self._size: int | None = None if self._places is None else self._places.scheduler.size  # type: ignore[attr-defined]  # Places
-        self.grab: Callable[[], bool] | None = self._meter.grab if limiter._inside is None else None
+        self.grab: Callable[[], bool] | None = self._meter.grab if not limiter._all_places else None
         """Takes a permit that lies ready, or does nothing; None: a request that is let through must hold a place."""
         self._name = name
         self._describe()
