@@ -57,13 +57,6 @@ class Inside:
         self.hold()
         return waited
 
-    def enter_at_once(self) -> bool:
-        """Take a place and a permit if both are free now."""
-        if self.node.tree.take(self.node, 1) is None:
-            return False
-        self.hold()
-        return True
-
     def take_place(self) -> bool:
         """Take a free place that nobody waits for, and no permit yet. `hold` must follow."""
         return self.node.tree.run(self._take_place)
