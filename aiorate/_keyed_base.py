@@ -234,6 +234,7 @@ class Keyed(Generic[K, V]):
             if member is not None:
                 return member
             self._check_open()
+            self._check_key(key)
             if mine in _making:
                 raise self._circle(key)
             if len(_making) >= _MOST_NESTED and list(_making.values()).count(me) >= _MOST_NESTED:
@@ -270,6 +271,17 @@ class Keyed(Generic[K, V]):
     def _check_open(self) -> None:
         if self._closed:
             raise LimiterClosed(f"the {self._NAME} is closed, and adds no keys. Create a new one.")
+
+    def _check_key(self, key: K) -> None:
+        """Raise TypeError for keys of which no two are equal: each would have a full limit."""
+        if isinstance(key, CoroutineType):
+            key.close()  # or Python would also warn that it was never awaited
+            raise TypeError(f"{self._NAME}: a coroutine cannot be a key. Await it first: keyed.acquire(await find_user()).")
+        if hasattr(key, "headers") and hasattr(key, "url") and hash(key) == object.__hash__(key):
+            raise TypeError(
+                f"{self._NAME}: a request cannot be a key, because every request would get a limit of its own. Use what the limit is"
+                " for, such as request.client.host or request.url.host."
+            )
 
     def _circle(self, key: K) -> ValueError:
         return ValueError(
