@@ -100,12 +100,12 @@ class FileLimiter(Limiter):
 
     def delay(self, permits: int = 1) -> float:
         """Return how many seconds a request made now would have to wait; see `Limiter.delay`. Nothing is booked."""
-        self._session.look()
+        self._node.tree.run(self._session.look)
         return super().delay(permits)
 
     def statistics(self) -> Statistics:
         """Return a snapshot of the counters, those of this process. ``available`` is what all processes have."""
-        self._session.look()
+        self._node.tree.run(self._session.look)
         return super().statistics()
 
     def reset(self) -> None:
@@ -115,7 +115,7 @@ class FileLimiter(Limiter):
     async def aclose(self) -> None:
         """Close the limiter, and give back what was booked ahead. Callers in the queue get `LimiterClosed`."""
         await super().aclose()
-        self._session.end()
+        self._node.tree.run(self._session.end)
 
 
 class FileBudget(Budget):
@@ -177,23 +177,23 @@ class FileBudget(Budget):
 
     def available(self, dimension: str) -> int:
         """Return how much of a dimension is available now, to all processes; see `Budget.available`."""
-        self._session.look()
+        self._node.tree.run(self._session.look)
         return super().available(dimension)
 
     def delay(self, **amounts: int) -> float:
         """Return how many seconds a reservation of these amounts would have to wait now; see `Budget.delay`."""
-        self._session.look()
+        self._node.tree.run(self._session.look)
         return super().delay(**amounts)
 
     def statistics(self) -> Statistics:
         """Return a snapshot of the counters, those of this process. ``available`` is what all processes have."""
-        self._session.look()
+        self._node.tree.run(self._session.look)
         return super().statistics()
 
     async def aclose(self) -> None:
         """Close the budget, and give back what was booked ahead. Callers in the queue get `LimiterClosed`."""
         await super().aclose()
-        self._session.end()
+        self._node.tree.run(self._session.end)
 
 
 def _opened(call: str, path: str | os.PathLike[str], name: str, lease: Duration) -> tuple[StoreFile, int, int]:
