@@ -12,7 +12,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from aiorate._budget import Budget, check_names
+from aiorate._budget import Budget, Lease, check_names
 from aiorate._limiter import Limiter
 from aiorate._loops.table import running_loop
 from aiorate._options import check_scope
@@ -25,10 +25,9 @@ from aiorate._store.options import check_name, parts_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from typing import Any, Literal
 
-    from aiorate._budget import Lease
     from aiorate._events import Event, Waited
     from aiorate._loops.loop import Clock
     from aiorate._rate import Duration, Number, Rate
@@ -50,16 +49,14 @@ class _LimiterDesk(Limiter):
 
     __slots__ = ("_session",)
 
-    def __init__(
-        self, file: StoreFile, record: str, rate: OneLimit | Sequence[OneLimit], burst: Any, lease: int, /, **options: Any
-    ) -> None:
-        parts = parts_of("FileLimiter", rate, burst)
-        late, kind = max(SLACK_NS, lease), "limiter" if parts[0].calendar is None else "window"
-        if kind == "window" and lease:
+    def __init__(self, file: StoreFile, rate: OneLimit | Sequence[OneLimit], burst: Any, ahead: int, name: str, **options: Any) -> None:
+        parts, late = parts_of("FileLimiter", rate, burst), max(SLACK_NS, ahead)
+        kind = "limiter" if parts[0].calendar is None else "window"
+        if kind == "window" and ahead:
             raise ValueError("FileLimiter(lease): a CalendarWindow has no lease. Its permits are taken one request at a time.")
         pool = FilePool(parts, kind == "limiter", late)
-        super().__init__(pool, catch_up=Fraction(late, NS_PER_SECOND), **options)
-        self._session = FileSession(file, record, kind, self._node, pool, lease)
+        super().__init__(pool, catch_up=Fraction(late, NS_PER_SECOND), name=name or None, **options)
+        self._session = FileSession(file, name, kind, self._node, pool, ahead)
 
 
 class _BudgetDesk(Budget):
@@ -67,13 +64,12 @@ class _BudgetDesk(Budget):
 
     __slots__ = ("_booked", "_late", "_session")
 
-    def __init__(self, file: StoreFile, record: str, lease: int, shared: Budget | None, /, **options: Any) -> None:
-        self._late = max(SLACK_NS, lease)
+    def __init__(self, file: StoreFile, ahead: int, name: str, shared: Budget | None, **options: Any) -> None:
+        self._late = max(SLACK_NS, ahead)
         if isinstance(shared, FileBudget):
             shared = shared._desk() if options["scope"] == "loop" else shared._blocking()
-        super().__init__(shared=shared, catch_up=Fraction(self._late, NS_PER_SECOND), **options)
-        kind = "budget:" + ",".join(self._booked.names)
-        self._session = FileSession(file, record, kind, self._node, self._booked.pool, 0)
+        super().__init__(shared=shared, catch_up=Fraction(self._late, NS_PER_SECOND), name=name or None, **options)
+        self._session = FileSession(file, name, "budget:" + ",".join(self._booked.names), self._node, self._booked.pool, 0)
         if shared is not None:
             self._session.shared()
 
@@ -127,13 +123,16 @@ class _Desks(Generic[D]):
                 raise AttributeError(name)
             return getattr(self._desk(), name)
 
+    def _belong(self, shared: Any) -> None:
+        self._desk()._belong(shared)
+
     def _totals(self) -> Totals:
         first, *second = [desk._totals() for desk in self._all]
         return sum(second, first)
 
     def statistics(self) -> Statistics:
-        """Return a snapshot of the counters. ``granted``, ``refused`` and ``waiting`` are those of this process, and the others those of
-        the event loop that calls or, elsewhere, of all other threads."""
+        """Return a snapshot of the counters, those of this process. The lengths of waits are those of the event loop that calls or,
+        elsewhere, of all other threads; ``available`` is what all processes have."""
         here = self._informed()
         found = here.statistics()
         for desk in self._all:
@@ -148,18 +147,13 @@ class _Desks(Generic[D]):
         if self._first._node.above is None:
             self._blocking()
         ends = [desk.watch(on_wait) for desk in self._all]
-
-        def end() -> None:
-            for each in ends:
-                each()
-
-        return end
+        return lambda: [end() for end in ends].clear()
 
     async def aclose(self) -> None:
         """Close it, and give back what was booked ahead. Callers in the queue get `LimiterClosed`."""
         for desk in self._all:
             await desk.aclose()
-            await desk._session.aclose()
+            desk._node.tree.run(desk._session.end)
 
 
 class FileLimiter(_Desks[_LimiterDesk], Limiter):
@@ -208,19 +202,18 @@ class FileLimiter(_Desks[_LimiterDesk], Limiter):
         on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = "loop",
     ) -> None:
-        file, leased = _opened("FileLimiter", path, name, lease, scope)
+        file, ahead = _opened("FileLimiter", path, name, lease, scope)
         desk = partial(
             _LimiterDesk,
             file,
-            name,
             rate,
             burst,
-            leased,
+            ahead,
+            name,
             max_waiting=max_waiting,
             max_concurrency=max_concurrency,
             precise=precise,
             clock=clock,
-            name=name or None,
             on_event=on_event,
             on_wait=on_wait,
         )
@@ -252,9 +245,6 @@ class FileLimiter(_Desks[_LimiterDesk], Limiter):
         """Acquire one permit. ``as waited`` gets the seconds spent waiting."""
         return self._desk().__aenter__()
 
-    def _enter(self, permits: int = 1) -> Awaitable[float]:
-        return self._desk()._enter(permits)
-
     def _enter_blocking(self, permits: int = 1) -> float:
         return self._blocking()._enter_blocking(permits)
 
@@ -274,8 +264,6 @@ class FileLimiter(_Desks[_LimiterDesk], Limiter):
         """Apply a `RateSpec`, in this process; see `Limiter.apply`."""
         for desk in self._all:
             desk.apply(spec)
-            if not desk._node.closed:
-                desk._session.reopen()
 
     def reset(self) -> None:
         """Raises RuntimeError: other processes share the limit and remember it. Use another name, or remove the file."""
@@ -316,18 +304,17 @@ class FileBudget(_Desks[_BudgetDesk], Budget):
         scope: Literal["loop", "process"] = "loop",
         **dimensions: TokenBucket | Rate | str | Number,
     ) -> None:
-        file, leased = _opened("FileBudget", path, name, lease, scope)
+        file, ahead = _opened("FileBudget", path, name, lease, scope)
         check_names("FileBudget", dimensions)
         desk = partial(
             _BudgetDesk,
             file,
+            ahead,
             name,
-            leased,
             shared,
             on_error=on_error,
             max_waiting=max_waiting,
             clock=clock,
-            name=name or None,
             on_event=on_event,
             on_wait=on_wait,
             **dimensions,

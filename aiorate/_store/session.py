@@ -20,7 +20,7 @@ from aiorate._store.exchange import NO_NEWS, Exchange
 from aiorate._store.failures import Refusal
 from aiorate._store.looks import Looks, Word
 from aiorate._store.outage import Outage
-from aiorate._store.slots import MOST_NS
+from aiorate._store.slots import check_pause
 from aiorate._tree.limit import Provider
 
 if TYPE_CHECKING:
@@ -164,9 +164,7 @@ class StoreSession(Provider):
         return not self._terms.lease
 
     def pausing(self, ns: int) -> None:
-        if ns > MOST_NS:
-            seconds, longest = ns // NS_PER_SECOND, MOST_NS // NS_PER_SECOND
-            raise ValueError(f"pause({seconds}): a limit in a store is paused for at most {longest} seconds, which are 317 years.")
+        check_pause(ns)
         self._exchange.pause(self._node.read() + ns)
         self._tell()
         self.looks.refuse()
