@@ -25,6 +25,7 @@ from aiorate._store.script import OF_RATE, OF_WINDOW, Answer
 from aiorate._store.session import StoreSession
 from aiorate._store.slots import Level, Run
 from aiorate._store.twin import Answering, take_now
+from aiorate._tree.refusals import ACQUIRE
 
 if TYPE_CHECKING:
     from aiorate._meter import Meter
@@ -66,7 +67,9 @@ class FileSession(StoreSession):
         size = sum([OF_RATE if part.calendar is None else OF_WINDOW for part in pool.parts])
         if size > MOST_NUMBERS:
             raise ValueError(f"a limit in a file has at most {MOST_NUMBERS // OF_RATE} rates or dimensions, not {len(pool.parts)}.")
-        super().__init__(file.path, name, node, pool, Terms(kind, max(_HORIZON_NS, lease), lease, SLACK_NS, "raise", 0, Fraction(1), ""))
+        super().__init__(
+            file.path, name, node, pool, Terms(kind, max(_HORIZON_NS, lease), lease, SLACK_NS, "raise", 0, Fraction(1), ""), ACQUIRE
+        )
         self._file = file
         self._record = Record(name, kind, size, time.monotonic_ns, pool.calendar is not None)
         self._asking = self._again = False
@@ -200,10 +203,7 @@ class FileSession(StoreSession):
         pool = self._pool
         if self._node.line.is_waited_in or (pool.unit and self._terms.lease):
             return self._exchange.lack(reading, now)[0], False
-        runs, _, whole = self._exchange.lack(
-            reading, now, [pool.refused if pool.unit else Amounts((), pool.lacking)] if pool.refused else []
-        )
-        return runs, whole
+        return self._exchange.lack(reading, now, [pool.refused if pool.unit else Amounts((), pool.lacking)] if pool.refused else [])
 
     def _nothing_to_ask(self, now: int) -> None:
         self._pool.asked_at = None
