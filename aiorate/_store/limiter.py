@@ -38,8 +38,8 @@ class RedisLimiter(Limiter):
     one per process.
 
     Args:
-        client_or_url: A URL such as ``redis://localhost``, or an asyncio client of redis-py or valkey-py, which is never closed. A plain
-            client lends its settings to a connection of aiorate's own.
+        client_or_url: A URL such as ``redis://localhost``, or an asyncio client of redis-py or valkey-py, which is never closed. It
+            lends its settings to a connection of aiorate's own; only that of a cluster is used itself.
         name: Processes with the same name share the limit. The key in the store is ``aiorate:{name}``.
         rate: A rate, ``TokenBucket("10/s", burst=20)``, a list of these, or a ``CalendarWindow("1000/day", "Europe/Berlin")`` alone.
         burst: How many permits at once, for a rate; 1 by default.
@@ -51,7 +51,7 @@ class RedisLimiter(Limiter):
             process alone, or ``"open"`` for no limit. A store that refuses, because of a wrong password for example, always raises.
         local_share: With ``"local"``, this process's share of the rate, above 0 and at most 1.
         grace: How many seconds an outage may take before ``on_unavailable`` applies.
-        scope: ``"process"`` for threads, synchronous code, trio and several event loops. Needs a URL or a plain client.
+        scope: ``"process"`` for threads, synchronous code, trio and several event loops. Not for clusters.
 
     The other arguments are those of `Limiter`. Durations may be timedeltas.
     """

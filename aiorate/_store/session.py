@@ -311,26 +311,20 @@ class StoreSession(Provider):
 
     def _wake(self) -> None:
         """Have the client ask that is the right one here."""
-        client = self.client
-        if client is not None and not self._at_home:
+        if self.client is not None and not self._at_home:
             self._forget_question()
-            client = None
-        if client is None or (client.provisional and self._exchange.sent is None):
+        if self.client is None:
             if self._node.tree.threads:
                 from aiorate._store.thread import client_of_process
 
-                found: StoreClient = client_of_process(self._source)
+                self.client = client_of_process(self._source)
             else:
-                found = client_of(self._source, self.key)
-            if client is not None and found is not client:
-                client.release(self)
-            if found is not client:
-                self.client, self._process = found, os.getpid()
-                self._node.tree.add(self._node)
-                check_alike(self)
-                self._outage.await_end_of_grace()
-            client = found
-        client.wake(self)
+                self.client = client_of(self._source, self.key)
+            self._process = os.getpid()
+            self._node.tree.add(self._node)
+            check_alike(self)
+            self._outage.await_end_of_grace()
+        self.client.wake(self)
 
     def _later(self, ns: int, callback: Callable[[], None]) -> Handle | None:
         """A timer; None for a limit that is closed, or where no loop runs."""
@@ -438,11 +432,8 @@ class StoreSession(Provider):
         if self._exchange.sent is not None:
             self._exchange.forget(nothing)
 
-    def unreachable(self, cause: BaseException, silent: float | None) -> bool:
-        """The store did not answer, and had not for ``silent`` seconds before the question; None: the answer may still come.
-
-        Returns whether the policy for that does not apply yet. Then the store is asked more often.
-        """
+    def unreachable(self, cause: BaseException, silent: float | None) -> None:
+        """The store did not answer, and had not for ``silent`` seconds before the question; None: the answer may still come."""
         sent = self._exchange.sent
         if sent is not None:
             if silent is not None:
@@ -450,7 +441,6 @@ class StoreSession(Provider):
             self._outage.no_answer(sent.at - round((silent or 0) * NS_PER_SECOND), cause)
             self._settle()
             self._refuse(self._in_line())
-        return self._outage.in_grace
 
     def failed(self, error: BaseException) -> None:
         """The store refuses, the client's task ended with an error, or this limit's clock failed: nobody hangs."""
