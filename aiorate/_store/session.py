@@ -82,7 +82,6 @@ class StoreSession(Provider):
         "_closed",
         "_exchange",
         "_flush",
-        "_lapsed",
         "_node",
         "_once",
         "_outage",
@@ -117,7 +116,6 @@ class StoreSession(Provider):
         self._once: list[Request] = []  # those of the question under way
         self._returns: int = 0  # since a question told of them
         self._recheck: Handle | None = None  # the timer to ask whether it still does
-        self._lapsed: int = 0  # ns of schedule that were reported as skipped
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._silent: bool = False  # whether there was nothing to ask when the client was ready to
         self._flush: Handle | None = None
@@ -417,12 +415,8 @@ class StoreSession(Provider):
 
     def _serve(self, whole: bool) -> None:
         """Grant what has come."""
-        node, pool, waited = self._node, self._pool, self._node.first() is not None
-        node.changed()
-        if pool.lapsed > self._lapsed:
-            if waited:
-                node.skip(pool.lapsed - self._lapsed)
-            self._lapsed = pool.lapsed
+        pool = self._pool
+        self._node.changed()
         if not pool.unit and pool.hand.count:
             self._flush_later()
         self._end_once(whole)
