@@ -28,7 +28,7 @@ from aiorate._tree.refusals import MaxWaiting, Refusals
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
-    from typing import Any, ClassVar, Literal, NoReturn
+    from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback, Left
@@ -79,7 +79,6 @@ class Budget:
     """
 
     __slots__ = ("__weakref__", "_max_waiting", "_names", "_node", "_of_key", "_on_error", "_own", "_refusals", "_shared", "_told")
-    _blocks: ClassVar[bool] = False  # whether synchronous code may wait for it, whatever its scope
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
@@ -19,8 +19,6 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 class Entered(Protocol):
     """What a block enters and leaves: an `aiorate.Limiter`."""
-
-    _blocks: ClassVar[bool]
 
     @property
     def _node(self) -> Node: ...
@@ -130,7 +128,7 @@ class Weighted:
     @property
     def blocks(self) -> bool:
         """Whether synchronous code may use it."""
-        return self._limiter._blocks or self._limiter._node.tree.threads
+        return self._limiter._node.tree.threads
 
     def __call__(self, function: F) -> F:
         """Decorate a function, as `aiorate.Limiter.__call__` does: each call acquires the permits first."""

@@ -82,7 +82,6 @@ class Limiter:
 
     __slots__ = ("__weakref__", "_inside", "_max_waiting", "_meter", "_node")
     _ANY_SCOPE: ClassVar[bool] = False  # whether a subclass can be for the whole process
-    _blocks: ClassVar[bool] = False  # whether synchronous code may wait for it, whatever its scope
 
     def __init__(
         self,

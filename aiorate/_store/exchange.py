@@ -421,7 +421,7 @@ class Exchange:
             if not n:
                 continue
             if parts[0].calendar is None:
-                slots.append(self._run(n, place, starts, need, parts, now))
+                slots.append(pool.run(n, place, starts, need, parts, now))
                 continue
             asked = sent_at - self._node.offset
             closes = int((answer.numbers[HEAD + 2] - answer.numbers[1]) * _US) - self._terms.slack
@@ -442,21 +442,3 @@ class Exchange:
             pool.look_at = now + wait
             pool.waits_for = answer.place - 1 if answer.place else pool.waits_for
         return slots[-1] if slots else None
-
-    def _run(self, n: int, place: int, starts: list[float], need: tuple[int, ...], parts: Sequence[Part], now: int) -> Run:
-        """Slots that begin so many us after ``now``: the first of them, and by each rate."""
-        pool = self._pool
-        first, *times = [now + ceil(us * _US) for us in starts]
-        if len(parts) == 1:  # as most have
-            rate = parts[0].rate
-            step = rate.permits, rate.period_ns * need[0]
-            return Run((1,) if pool.unit else need, n, first, times, (step,), pool.late_of(need), place - 1, 0)
-        paced = [(at, of, j) for j, (at, of) in enumerate(zip(times, need, strict=True)) if of]
-        steps = [(parts[j].rate.permits, parts[j].rate.period_ns * of) for _, of, j in paced]
-        slowest = max(paced, key=lambda each: parts[each[2]].time_of(each[1]))[2]
-        if pool.unit:  # single permits are as late as those of the rates that rule at the ends
-            ends = [at + parts[j].time_of(n - 1) for at, _, j in paced]
-            late = min(pool.late_of(need, times.index(max(times))), pool.late_of(need, ends.index(max(ends))))
-        else:
-            late = pool.late_of(need)
-        return Run((1,) if pool.unit else need, n, first, [at for at, _, _ in paced], steps, late, place - 1, slowest)

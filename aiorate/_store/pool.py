@@ -9,6 +9,7 @@ that nobody used in time lapses, which bounds what all processes together grant.
 from __future__ import annotations
 
 from collections import deque
+from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
 from aiorate._rate import Rate
@@ -29,6 +30,7 @@ __all__ = ["Link", "Pool"]
 _FIRST_ANSWER_NS = 1_000_000  # until one was measured
 _LOOK_AGAIN_NS = 20_000_000
 _ONE = 1
+_US = 1_000  # ns
 
 
 class Link(Protocol):
@@ -151,6 +153,23 @@ class Pool(Scheduler):
         """
         times = [part.time_of(amount) // 2 for part, amount in zip(self.parts, amounts, strict=True) if amount]
         return max(self._late, (min(times, default=0) if place is None else times[place]))
+
+    def run(self, n: int, place: int, starts: list[float], need: tuple[int, ...], parts: Sequence[Part], now: int) -> Run:
+        """Slots that begin so many us after ``now``: the first of them, and by each rate."""
+        first, *times = [now + ceil(us * _US) for us in starts]
+        if len(parts) == 1:  # as most have
+            rate = parts[0].rate
+            step = rate.permits, rate.period_ns * need[0]
+            return Run((1,) if self.unit else need, n, first, times, (step,), self.late_of(need), place - 1, 0)
+        paced = [(at, of, j) for j, (at, of) in enumerate(zip(times, need, strict=True)) if of]
+        steps = [(parts[j].rate.permits, parts[j].rate.period_ns * of) for _, of, j in paced]
+        slowest = max(paced, key=lambda each: parts[each[2]].time_of(each[1]))[2]
+        if self.unit:  # single permits are as late as those of the rates that rule at the ends
+            ends = [at + parts[j].time_of(n - 1) for at, _, j in paced]
+            late = min(self.late_of(need, times.index(max(times))), self.late_of(need, ends.index(max(ends))))
+        else:
+            late = self.late_of(need)
+        return Run((1,) if self.unit else need, n, first, [at for at, _, _ in paced], steps, late, place - 1, slowest)
 
     def clear(self) -> list[Run]:
         """Give up all slots in hand. Returns them."""

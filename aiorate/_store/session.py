@@ -17,7 +17,7 @@ from aiorate._store.exchange import NO_NEWS, Exchange
 from aiorate._store.failures import Refusal
 from aiorate._store.outage import Outage
 from aiorate._store.script import MOST_RUNS
-from aiorate._store.slots import MOST_NS
+from aiorate._store.slots import check_pause
 from aiorate._store.word import Word
 from aiorate._tree.limit import Provider
 from aiorate._tree.questions import above_on_demand, wait_for
@@ -241,9 +241,7 @@ class StoreSession(Provider):
         return not self._terms.lease
 
     def pausing(self, ns: int) -> None:
-        if ns > MOST_NS:
-            seconds, longest = ns // NS_PER_SECOND, MOST_NS // NS_PER_SECOND
-            raise ValueError(f"pause({seconds}): a limit in a store is paused for at most {longest} seconds, which are 317 years.")
+        check_pause(ns)
         self._exchange.pause(self._node.read() + ns)
         self._tell()
         self._refuse(self._in_line())

@@ -5,14 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiorate._rate import Rate, ceil_div
+from aiorate._rate import NS_PER_SECOND, Rate, ceil_div
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiorate._schedulers.calendar_window import CalendarWindow
 
-__all__ = ["MOST_NS", "Hand", "Level", "Part", "Run", "check_memory"]
+__all__ = ["MOST_NS", "Hand", "Level", "Part", "Run", "check_memory", "check_pause"]
 
 MOST_NS = 10**19
 """317 years: the longest duration that a store can count."""
@@ -221,3 +221,10 @@ def check_memory(call: str, rate: Rate, burst: int) -> None:
         most = MOST_NS * rate.permits // rate.period_ns
         wanted = f"a burst of at most {most}" if most else "a faster rate"
         raise ValueError(f"{call}: at {rate} a burst of {burst} takes longer than 317 years to come back. Give {wanted}.")
+
+
+def check_pause(ns: int) -> None:
+    """Raise ValueError unless a store can count how long that pause takes."""
+    if ns > MOST_NS:
+        seconds, longest = ns // NS_PER_SECOND, MOST_NS // NS_PER_SECOND
+        raise ValueError(f"pause({seconds}): a limit in a store is paused for at most {longest} seconds, which are 317 years.")

@@ -116,8 +116,9 @@ class _Inbox:
                 ticket = self._decided.popleft()
             except IndexError:
                 return
-            if ticket.signal is not None:  # else its owner has gone on already
-                self.loop.wake(ticket.signal)
+            signal = ticket.signal
+            if signal is not None:  # else its owner has gone on already
+                self.loop.wake(signal)
         self._posted = True
         self._post()
 
@@ -167,7 +168,7 @@ def clear_closed() -> bool:
     lost: list[ThreadTicket] = []
     for native, inbox in list(_inboxes.items()):
         if inbox.loop.ended:
-            lost += _inboxes.pop(native).tickets
+            lost += [ticket for ticket in _inboxes.pop(native).tickets if ticket.signal is not None]
     for ticket in lost:
         if ticket.outcome is None:
             ticket.gone = True  # all of them, before anything is granted: none may be granted to a ticket that has yet to leave
@@ -319,6 +320,7 @@ class ThreadTree(Tree):
         super().leave(ticket.limit, ticket, ticket.permits, self.epoch)
 
     def go_on(self, limit: Limit, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
+        ticket.signal = None  # type: ignore[attr-defined]  # as below: from now on its loop may end
         tell(partial(self._go_on, limit, ticket, taken, epoch, waited))  # type: ignore[arg-type]  # as above
 
     def _go_on(self, limit: Limit, ticket: ThreadTicket, taken: Taken, epoch: int, waited: int) -> None:

@@ -105,11 +105,7 @@ class RequestLimit(Generic[R]):
     def check_blocking(self) -> None:
         """Raise RuntimeError if the limiter is for one event loop, and so cannot limit synchronous code."""
         limiter, limiters = self._only or self._budget, self._limiters
-        narrow = (
-            limiters.scope == "loop"
-            if isinstance(limiters, KeyedLimiter)
-            else limiter is not None and not (limiter._blocks or limiter._node.tree.threads)
-        )
+        narrow = limiters.scope == "loop" if isinstance(limiters, KeyedLimiter) else limiter is not None and not limiter._node.tree.threads
         if narrow:
             raise RuntimeError(
                 f"{self._call}: this limiter is for one event loop, and a synchronous client blocks its thread. Create it with"
