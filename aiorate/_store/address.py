@@ -1,26 +1,20 @@
-"""What a limit in a store is given: a URL or a client, and whether it can be used. Nothing of a URL that may hold a password is shown.
+"""What a limit in a store is given: a URL or a client, and whether it can be used.
 
-A password with a ``/``, ``#``, ``?`` or ``[`` that was not percent-encoded ends up in the path, the fragment, the query or the host, and
-its beginning in the place of the port. So no error quotes any part of a URL that does not parse.
+No error shows any part of a URL: a password with a ``/``, ``#``, ``?`` or ``[`` that was not percent-encoded ends up in the path, the
+fragment, the query or the host, and its beginning in the place of the port.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from aiorate._errors import kind_of
 
-if TYPE_CHECKING:
-    from urllib.parse import SplitResult
-
-__all__ = ["check_source", "identity", "is_cluster", "lends", "library_of"]
+__all__ = ["check_source", "identity", "is_cluster", "library_of"]
 
 _SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 _MAY_HAVE_AT = ("username=", "password=", "client_name=")
-_EXAMPLE = "RedisLimiter() takes an asyncio client, or a URL such as 'redis://127.0.0.1:6379/0'"
-_ENCODE = "In a password, write '/', '#', '?', '@' and '[' as urllib.parse.quote(password, safe='') does."
-_NOT_SHOWN = "It is not shown here, since it may hold a password."
 _CLUSTERS = {"RedisCluster", "ValkeyCluster"}
 _KINDS = {"Redis", "Valkey", *_CLUSTERS}
 _CLIENTS = ("redis.asyncio", "valkey.asyncio")
@@ -29,12 +23,16 @@ _CLIENTS = ("redis.asyncio", "valkey.asyncio")
 def check_source(source: object, alone: bool = False) -> None:
     """Raise TypeError or ValueError unless it is a URL or an asyncio client of redis-py or valkey-py.
 
-    ``alone``: of a client, only the settings may be needed, since it is used in another event loop.
+    ``alone``: only the settings of a client are of use, since it is for another event loop.
     """
     if isinstance(source, str):
-        problem = _problem_of(source)
-        if problem:
-            raise ValueError(f"{_EXAMPLE}{problem} {_NOT_SHOWN}")
+        if not _is_sound(source):
+            raise ValueError(
+                "RedisLimiter() takes an asyncio client, or a URL such as 'redis://127.0.0.1:6379/0'. The URL begins with one of"
+                f" {', '.join(f'{each}://' for each in _SCHEMES)}; the port must be a number in 0-65535; and the client has to know each"
+                " option, after its '?'. In a password, write '/', '#', '?', '@' and '[' as urllib.parse.quote(password, safe='') does."
+                " This one is not shown here, since it may hold a password."
+            )
         return
     kinds = {base.__name__ for base in type(source).__mro__ if base.__module__.startswith(_CLIENTS)}
     if isinstance(source, type) or not kinds & _KINDS or "Pipeline" in kinds:
@@ -42,18 +40,11 @@ def check_source(source: object, alone: bool = False) -> None:
             f"RedisLimiter() takes a client of redis.asyncio or valkey.asyncio, or a URL, not {kind_of(source)}. Give the client that a"
             " pipeline or a subscription was made from; of a Sentinel, its master_for(name). A synchronous client would stop the loop."
         )
-    if alone and not lends(source):
+    if alone and is_cluster(source):
         raise TypeError(
-            f"RedisLimiter(scope='process') asks the store in a thread, and this {kind_of(source)} belongs to an event loop. Give a URL,"
-            " or a plain client of redis.asyncio or valkey.asyncio, which lends its settings. For a cluster, use scope='loop'."
+            f"RedisLimiter(scope='process') asks the store in a thread, and this {kind_of(source)} belongs to an event loop. Give a URL or"
+            " another client, which lends its settings. For a cluster, use scope='loop'."
         )
-
-
-def lends(source: Any) -> bool:
-    """Whether that client lends its settings; False: it is of a class of the user's, or has one connection for all it does."""
-    kind = type(source)
-    plain = kind.__name__ in ("Redis", "Valkey") and kind.__module__ in ("redis.asyncio.client", "valkey.asyncio.client")
-    return plain and source.connection is None
 
 
 def is_cluster(source: object) -> bool:
@@ -84,38 +75,17 @@ def library_of(url: str) -> Any:
     return other
 
 
-def _problem_of(url: str) -> str:
-    """What is wrong with a URL, without a word of it; empty if a client can be made for it."""
-    parts = _split(url)
-    if parts is None:
-        return f", and this one cannot be read: the port must be a number in 0-65535. {_ENCODE}"
-    if problem := _misread(url, parts):
-        return problem
-    library = library_of(url)
-    try:
-        library.ConnectionPool.from_url(url).make_connection()
-    except (TypeError, ValueError):
-        return ", and this one has an option, after its '?', that the client does not know or cannot read."
-    return ""
-
-
-def _split(url: str) -> SplitResult | None:
+def _is_sound(url: str) -> bool:
+    """Whether a client can be made for it, and its credentials do not go on behind what looks like the host."""
+    scheme, separator, _ = url.partition("://")
+    if scheme not in _SCHEMES or not separator:
+        return False
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError:
-        return None
-    return parts
-
-
-def _misread(url: str, parts: SplitResult) -> str:
-    """What is wrong with a URL that can be split: it is of something else, or its credentials go on behind what looks like the host."""
-    if "://" not in url or url.partition("://")[0] not in _SCHEMES:
-        return f": it begins with one of {', '.join(f'{each}://' for each in _SCHEMES)}."
-    path = parts.path if parts.scheme != "unix" or ":" in parts.netloc else ""  # a socket's name may have an @
-    words = parts.query.split("&")
-    if "@" not in parts.netloc and (
-        "@" in path + parts.fragment or any("@" in each and not each.startswith(_MAY_HAVE_AT) for each in words)
-    ):
-        return f", and this one has an '@' after its host: a character in the password ends it. {_ENCODE}"
-    return ""
+        library_of(url).ConnectionPool.from_url(url).make_connection()
+    except (TypeError, ValueError):
+        return False
+    path = parts.path if scheme != "unix" or ":" in parts.netloc else ""  # a socket's name may have an @
+    words = [word for word in parts.query.split("&") if not word.startswith(_MAY_HAVE_AT)]
+    return "@" in parts.netloc or "@" not in "".join([path, parts.fragment, *words])

@@ -209,7 +209,8 @@ class RedisBudget(Budget):
             scope=scope,
             **dimensions,
         )
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, self._booked.pool, terms._replace(lease=0))
+        terms = terms._replace(lease=0)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, self._booked.pool, terms, self._refusals)
         check_alike(self._session, tuple(dimensions))
         if shared is not None:
             self._session.shared()
@@ -225,17 +226,15 @@ class RedisBudget(Budget):
 
     async def _enter(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """As `Budget._enter`. A ``limit`` of 0, or shorter than an answer of the store takes, asks the store once."""
-        looks = self._session.looks
-        if not looks.serve(limit):
+        if limit is None or not self._session.asks_once(limit):
             return await super()._enter(amounts, limit)
-        return await looks.take(amounts, limit or 0, self._max_waiting, self._refusals)
+        return await self._session.ask_once(amounts, limit)
 
     def _enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """As `Budget._enter_blocking`. A short ``limit`` is as in `_enter`."""
-        looks = self._session.looks
-        if not looks.serve(limit, blocking=True):
+        if limit is None or not self._session.asks_once(limit):
             return super()._enter_blocking(amounts, limit)
-        return looks.take_blocking(amounts, limit or 0, self._max_waiting, self._refusals)
+        return self._session.ask_once_blocking(amounts, limit)
 
     def resume(self) -> None:
         """End a pause, for all processes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from logging import getLogger
 from math import ceil
 from random import getrandbits
@@ -169,35 +169,31 @@ class Exchange:
         pool = self._pool
         return 2 * pool.usable(1, now) > self._came and pool.hand.last_due() > now + self._took
 
-    def lack(self, reading: int, now: int, once: Sequence[Permits] = ()) -> tuple[Runs, int, bool]:
-        """The runs to ask for, how many are counted of those that wait for ``once`` answer and in no line, and whether for these alone."""
-        if self._pool.unit:
-            return self._lacking_slots(reading, now, [permits for permits in once if isinstance(permits, int)])
-        alone = bool(once) and self.first() == 0
-        lacking = self._short(now, once)
-        if alone:
-            return [(1, need) for need in lacking[:MOST_RUNS]], MOST_RUNS, True
-        return [(len([*same]), need) for need, same in groupby(lacking)][:MOST_RUNS], len(once), False
+    def lack(self, reading: int, now: int, once: Sequence[Permits] = ()) -> tuple[Runs, bool]:
+        """The runs to ask for, and whether each of them whole or not at all: those of requests that ask ``once``, before all in line."""
+        pool = self._pool
+        if once:
+            needs = [pool.need(permits) for permits in once]
+            return [(need[0], (1,) * len(pool.parts)) if pool.unit else (1, need) for need in needs], True
+        if pool.unit:
+            return self._lacking_slots(reading, now), False
+        return [(len([*same]), need) for need, same in groupby(self._short(now))][:MOST_RUNS], False
 
-    def _short(self, now: int, once: Sequence[Permits] = ()) -> list[tuple[int, ...]]:
+    def _short(self, now: int) -> list[tuple[int, ...]]:
         """The first requests in line that lack slots; none if those in hand last for a while."""
         pool = self._pool
-        line = list(islice((need for permits in chain(self._line(), once) if any(need := pool.need(permits))), 2 * MOST_RUNS))
+        line = list(islice((need for permits in self._line() if any(need := pool.need(permits))), 2 * MOST_RUNS))
         lacking = pool.hand.uncovered(line, now)
         return [] if len(lacking) < len(line) and pool.calendar is None and self._lasts(now) else lacking
 
-    def _lacking_slots(self, reading: int, now: int, once: list[int]) -> tuple[Runs, int, bool]:
+    def _lacking_slots(self, reading: int, now: int) -> Runs:
         pool, line = self._pool, [permits for permits in self._line() if isinstance(permits, int)]
-        alone = bool(once) and not line
-        line += once
         first = line[0] if line else 0
         waiting = sum(line)
         if pool.hand.count and self.enough(first or 1, now):
-            return [], 0, False
-        ready, of = pool.usable(first or 1, now), (1,) * len(pool.parts)
+            return []
+        ready = pool.usable(first or 1, now)
         expected = self._expected(first, waiting, reading) if self._terms.lease else 0
-        if alone and not expected:
-            return [(permits, of) for permits in once[:MOST_RUNS]], MOST_RUNS, True
         waited, spent = self._then
         if ready and waiting >= waited and pool.spent > spent:
             # Grants since the last question did not make the line shorter. So they will not until the answer is here.
@@ -205,10 +201,10 @@ class Exchange:
             expected = max(expected, min(max(ready - pool.hand.count + coming, 0), waiting))
         missing = waiting + expected - ready
         if missing <= 0:
-            return [], 0, False
+            return []
         self._then = waiting, pool.spent
         most = max(_PORTION, first, *[part.rate.permits_in(self._horizon) for part in pool.parts])
-        return [(min(missing, most), of)], len(once), False
+        return [(min(missing, most), (1,) * len(pool.parts))]
 
     def _expected(self, first: int, waiting: int, reading: int) -> int:
         """How many permits the next lease will take, if use goes on as it did in the last one or two.
@@ -237,6 +233,10 @@ class Exchange:
     def pause(self, until: int) -> None:
         """The store is to hear of a pause until that reading."""
         self.news = _then(self.news, (False, until))
+
+    def told_since(self, reading: int) -> bool:
+        """Whether the store has said something since that reading."""
+        return self._told_at >= reading
 
     def give_up(self, now: int) -> bool:
         """The limit is closed: have all in hand come back. Returns whether it only counts if nobody has asked since."""
@@ -288,12 +288,12 @@ class Exchange:
         age, within = (reading - self._told_at) / _US, slack if whole else -1
         return Question(pause, far, self._reach(far), within, age, self._number[0], oldest, took, self._seat, int(gone), slack)
 
-    def ask_local(self, local: Local, now: int) -> None:
+    def ask_local(self, local: Local, now: int, once: Sequence[Permits]) -> None:
         """The same question, to a store of this process."""
         reading = self._node.read()
-        runs, _, _ = self.lack(reading, now)
+        runs, whole = self.lack(reading, now, once)
         if runs:
-            self._book(local.ask(self._question(runs, reading), runs, reading), runs, local.parts, reading, now)
+            self._book(local.ask(self._question(runs, reading, whole=whole), runs, reading, whole), runs, local.parts, reading, now, whole)
 
     def forget(self, nothing: bool = False) -> None:
         """The question under way is not answered: the store may not have heard what it told; ``nothing``: it has not."""

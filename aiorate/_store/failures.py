@@ -25,10 +25,8 @@ _CODES = {
     "TryAgainError": "TRYAGAIN",
 }
 """The code of each class that has one."""
-_VERSION = "VERSION"  # of our own script
 _OUTAGE_CODES = {
-    *("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE"),
-    _VERSION,
+    *("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE")
 }
 _OUTAGE_CLASSES = {
     *("ConnectionError", "TimeoutError", "OSError", "ClusterError", "SlotNotCoveredError"),
@@ -44,15 +42,11 @@ _OF_CLUSTER = {"MOVED", "ASK", "CROSSSLOT"}
 
 
 class Unreachable(Exception):
-    """No answer, or none that makes sense: it may come back. ``of_key``: other keys of that server may have one."""
-
-    def __init__(self, text: str, of_key: bool = False) -> None:
-        super().__init__(text)
-        self.of_key: bool = of_key
+    """No answer, or none that makes sense: it may come back."""
 
 
 class Refusal(Exception):
-    """The store answers, and refuses: a wrong password, a missing permission, a key of another type. Waiting does not help."""
+    """The store answers, and refuses: a wrong password, a missing permission, a key of another type or release. Waiting does not help."""
 
 
 def said_by_server(error: object) -> bool:
@@ -90,7 +84,7 @@ def said(error: BaseException) -> str:
 
 def failure_of(error: BaseException) -> Unreachable | Refusal:
     """What it means. The error is the ``__cause__``."""
-    failure = Unreachable(said(error), code_of(error) == _VERSION) if _is_outage(error) else Refusal(said(error))
+    failure = Unreachable(said(error)) if _is_outage(error) else Refusal(said(error))
     failure.__cause__ = error
     return failure
 

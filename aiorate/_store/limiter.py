@@ -12,7 +12,7 @@ from aiorate._store.address import check_source
 from aiorate._store.options import check_name, parts_of, terms_of
 from aiorate._store.pool import Pool
 from aiorate._store.session import StoreSession
-from aiorate._tree.refusals import ACQUIRE, Refusals
+from aiorate._tree.refusals import ACQUIRE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RedisLimiter"]
 
-_BLOCKING = Refusals("acquire_blocking")
 _acquire = Limiter.acquire  # not by super(), which takes as long as a permit that is in hand
 
 
@@ -39,8 +38,8 @@ class RedisLimiter(Limiter):
     one per process.
 
     Args:
-        client_or_url: A URL such as ``redis://localhost``, or an asyncio client of redis-py or valkey-py, which is never closed. A plain
-            client lends its settings to a connection of aiorate's own.
+        client_or_url: A URL such as ``redis://localhost``, or an asyncio client of redis-py or valkey-py, which is never closed. It
+            lends its settings to a connection of aiorate's own; only that of a cluster is used itself.
         name: Processes with the same name share the limit. The key in the store is ``aiorate:{name}``.
         rate: A rate, ``TokenBucket("10/s", burst=20)``, a list of these, or a ``CalendarWindow("1000/day", "Europe/Berlin")`` alone.
         burst: How many permits at once, for a rate; 1 by default.
@@ -52,7 +51,7 @@ class RedisLimiter(Limiter):
             process alone, or ``"open"`` for no limit. A store that refuses, because of a wrong password for example, always raises.
         local_share: With ``"local"``, this process's share of the rate, above 0 and at most 1.
         grace: How many seconds an outage may take before ``on_unavailable`` applies.
-        scope: ``"process"`` for threads, synchronous code, trio and several event loops. Needs a URL or a plain client.
+        scope: ``"process"`` for threads, synchronous code, trio and several event loops. Not for clusters.
 
     The other arguments are those of `Limiter`. Durations may be timedeltas.
     """
@@ -102,7 +101,7 @@ class RedisLimiter(Limiter):
             on_wait=on_wait,
             scope=scope,
         )
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, pool, terms)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, pool, terms, ACQUIRE)
 
     @property
     def key(self) -> str:
@@ -121,19 +120,19 @@ class RedisLimiter(Limiter):
         return self._acquire_within(permits, max_wait)
 
     async def _acquire_within(self, permits: int, max_wait: Duration) -> float:
-        limit, looks = duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND), self._session.looks
-        if not looks.serve(limit):
+        limit = duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
+        if not self._session.asks_once(limit):
             return await super().acquire(permits, max_wait=max_wait)
         self._check("acquire()", permits)
-        return ns_to_seconds((await looks.take(permits, limit, self._max_waiting, ACQUIRE))[0])
+        return ns_to_seconds((await self._session.ask_once(permits, limit))[0])
 
     def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         """As `Limiter.acquire_blocking`. A short ``max_wait`` is as in `acquire`: with 0, the store is asked once."""
-        looks, limit = self._session.looks, None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
-        if limit is None or not looks.serve(limit, blocking=True):
+        limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
+        if limit is None or not self._session.asks_once(limit):
             return super().acquire_blocking(permits, max_wait=max_wait)
         self._check("acquire_blocking()", permits)
-        return ns_to_seconds(looks.take_blocking(permits, limit, self._max_waiting, _BLOCKING)[0])
+        return ns_to_seconds(self._session.ask_once_blocking(permits, limit)[0])
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if this process has them at hand, without waiting and without asking the store.

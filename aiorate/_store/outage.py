@@ -40,7 +40,7 @@ class Local:
         self.spent: list[int] = [0] * len(parts)
         """Of each dimension."""
 
-    def ask(self, question: Question, runs: Sequence[tuple[int, tuple[int, ...]]], reading: int) -> Answer:
+    def ask(self, question: Question, runs: Sequence[tuple[int, tuple[int, ...]]], reading: int, whole: bool) -> Answer:
         """The answer to that question."""
         limits: list[list[float]] = []
         for part in self.parts:
@@ -48,7 +48,7 @@ class Local:
             limits.append([part.rate.period_ns / (part.rate.permits * _US), part.burst, more, 0, 0, 0, 0])
         self._begun = True
         reply = self._twin.ask(reading // _US, pack(question._replace(took=-1), limits, runs), f"{FORM} local")
-        answer = read_answer(reply, len(self.parts), 0, [n for n, _ in runs], False)
+        answer = read_answer(reply, len(self.parts), 0, [n for n, _ in runs], whole)
         for (n, _, _), (_, need) in zip(answer.runs, runs, strict=False):
             self.spent = [own + n * of for own, of in zip(self.spent, need, strict=True)]
         return answer

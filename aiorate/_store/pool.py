@@ -55,6 +55,7 @@ class Pool(Scheduler):
     __slots__ = (
         "_free",
         "_granted",
+        "_lapsed_ns",
         "_late",
         "answer_ns",
         "asked_at",
@@ -63,7 +64,6 @@ class Pool(Scheduler):
         "error",
         "hand",
         "lacking",
-        "lapsed",
         "levels",
         "link",
         "look_at",
@@ -112,8 +112,7 @@ class Pool(Scheduler):
         """The permits of the last request for which there were not enough; 0: another one was granted since."""
         self.lacking: tuple[int, ...] = (1,)
         """The amounts of a request for several, as it was refused last."""
-        self.lapsed: int = 0
-        """Nanoseconds of schedule that nobody used in time."""
+        self._lapsed_ns: int = 0  # of schedule that nobody used in time
         self.patient: bool = False
         """Whether the first in line keeps its slots while another limit is asked after this one."""
         self.outage: str = ""
@@ -221,58 +220,48 @@ class Pool(Scheduler):
     # A request.
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
-        hand = self.hand
-        runs = hand.runs
-        if permits is _ONE and self.unit and type(now) is int:
-            if not runs and not self.outage:
-                self._refuse(1, now)
-                if not runs:
-                    return self._look_again(now)
-            run = runs[0] if runs else None
-            if run is not None and (at := run.due) <= now <= at + run.late:
+        runs = self.hand.runs
+        if permits is _ONE and runs and self.unit and type(now) is int:
+            run = runs[0]
+            if (at := run.due) <= now <= at + run.late:
                 if since is not None or self._receipts:  # out of the line: it may come back
                     self._note(now, at, run.late)
-                run.i += 1
-                if run.i == run.n:
-                    del runs[0]
-                else:
-                    run.due = run.at(run.i)
-                hand.count -= 1
-                self.spent += 1
-                self.refused = 0
-                if hand.count <= self.asks_below:
-                    self.want(now)
+                self.hand.remove(1)
+                self._counted(1, now)
                 return at
         size = _size(permits)
         check_ask("take()", size, now, since, self.max_permits)
         need = self.need(permits)
         if not any(need):
             return now
-        skip = self._lapsed(size, now)
-        at, last = self.hand.due(need, skip, now)
-        if last is not None:
-            if last.places and (place := last.places[last.i > 0]) >= 0:
-                self.waits_for = place
-            if at <= now:
-                self._spend(size, need, skip, now, at)
-            elif self.unit or self.hand.count <= self.asks_below or self.hand.last_due() <= now + self.answer_ns:
-                self._refuse(size, now)
-            return at
-        had, self.lacking = self.hand.count, need
-        self._refuse(size, now)
-        if self.outage == "open":
+        at, last = self._find(need, size, now)
+        if last is None:
+            self._lose(self._lapsed(size, now))
+            if self.outage != "open":
+                return self._look_again(now)
             self._free = (now if self._free is None else self._free[0], now)
             self.spent += size
             return now
-        if self.error is not None:
-            raise type(self.error)(*self.error.args) from self.error.__cause__  # one for all would collect the frames of them all
-        if self.hand.count > had:  # answered already: by "local", or by a file
-            at, last = self.hand.due(need, skip, now)
-            if last is not None:
-                if at <= now:
-                    self._spend(size, need, skip, now, at)
-                return at
-        return self._look_again(now)
+        if last.places and (place := last.places[last.i > 0]) >= 0:
+            self.waits_for = place
+        if at <= now:
+            self._spend(need, self._lapsed(size, now), now, at)
+            self._counted(size, now)
+        elif self.unit or self.hand.count <= self.asks_below or self.hand.last_due() <= now + self.answer_ns:
+            self._refuse(size, now)
+        return at
+
+    def _find(self, need: Sequence[int], size: int, now: int) -> tuple[int, Run | None]:
+        """When the slots in hand for a request are due, and the last run of these; None: there are not enough, and more are wanted."""
+        found, had = self.hand.due(need, self._lapsed(size, now), now), self.hand.count
+        if found[1] is None:
+            self.lacking = tuple(need)
+            self._refuse(size, now)
+            if self.error is not None:
+                raise type(self.error)(*self.error.args) from self.error.__cause__  # one for all would collect the frames of them all
+            if self.hand.count > had:  # answered already: by "local", or by a file
+                found = self.hand.due(need, self._lapsed(size, now), now)
+        return found
 
     def _look_again(self, now: int) -> int:
         """When to look again for a request that lacks slots. If more are on their way, their arrival is told."""
@@ -287,43 +276,28 @@ class Pool(Scheduler):
         if not any(need):
             return now
         if not ahead:
-            at, run = self.hand.due(need, self._lapsed(size, now), now)
+            # If it is patient, the caller is first in line, and calls take() only once this is due.
+            at, run = self._find(need, size, now) if self.patient else self.hand.due(need, self._lapsed(size, now), now)
             if run is not None:
                 return at
-            if self.patient:  # the caller is first in line, and calls take() only once this is due
-                self.lacking = need
-                self._refuse(size, now)
-                if self.error is not None:
-                    raise type(self.error)(*self.error.args) from self.error.__cause__
-                at, run = self.hand.due(need, self._lapsed(size, now), now)
-                if run is not None:
-                    return at
         if self.outage == "open":
             return now
         if self.outage in ("raise", "wait"):
             return NOBODY_KNOWS
-        before = self.need(ahead) if ahead else (0,) * len(need)
         together = size + (_size(ahead) if ahead else 0)
         usable = self.usable(together, now)
         if self.unit and ahead and usable >= together:
             return self.hand.due((together,), self.hand.count - usable, now)[0]
-        return self._estimate(need, before, usable, now)
+        return self._estimate(need, self.need(ahead) if ahead else (0,) * len(need), usable, now)
 
     def _refuse(self, permits: int, now: int) -> None:
         self.refused = permits
         self.want(now)
 
-    def _spend(self, permits: int, need: Sequence[int], skip: int, now: int, at: int) -> None:
-        """Use the next slots after ``skip`` others, which have lapsed."""
+    def _spend(self, need: Sequence[int], skip: int, now: int, at: int) -> None:
+        """Use the next slots after ``skip`` others, which have lapsed. What they have too much comes back."""
         self._lose(skip)
-        run = self.hand.runs[0]
-        if run.amounts == need:  # as most are
-            self._note(now, at, run.late)
-            self.hand.remove(1)
-            self._counted(permits, now)
-            return
-        have = [0] * len(need)
-        earliest, late = at, 0
+        have, earliest, late = [0] * len(need), at, 0
         while any(own < of for own, of in zip(have, need, strict=True)):
             run = self.hand.runs[0]
             count = min(run.needed(have, need), run.left)
@@ -332,7 +306,6 @@ class Pool(Scheduler):
             self.hand.remove(count)
         self._note(now, at if self.unit else earliest, late)
         self.back([own - of for own, of in zip(have, need, strict=True)], earliest)
-        self._counted(permits, now)
 
     def _counted(self, size: int, now: int) -> None:
         self.spent += size
@@ -346,11 +319,15 @@ class Pool(Scheduler):
             run = self.hand.runs[0]
             count = min(skip, run.left)
             if self.unit:
-                self.lapsed += run.at(run.i + count) - run.due if run.left > count else self.parts[0].time_of(count)
+                self._lapsed_ns += run.at(run.i + count) - run.due if run.left > count else self.parts[0].time_of(count)
             if self.calendar is not None:
                 self.back([of * count for of in run.amounts], run.due)
             self.hand.remove(count)
             skip -= count
+
+    @property
+    def spilled(self) -> int:
+        return self._lapsed_ns
 
     def _lapsed(self, permits: int, now: int) -> int:
         """How many slots, the first in hand, have lapsed for such a request.
@@ -389,20 +366,15 @@ class Pool(Scheduler):
         self.back(amounts, now if taken is None else taken)
 
     def charge(self, permits: int, now: int) -> None:
-        """Have the store take the permits from all processes; here they delay what is booked from now on.
+        """Have the store take the permits from all processes: they delay what is booked from now on.
 
         Raises ValueError for a debt of more than 317 years.
         """
         check_permits("charge()", permits)
-        more = (permits,) * len(self.parts)
         if permits * self.rate.period_ns > MOST_NS * self.rate.permits:
             most = MOST_NS * self.rate.permits // self.rate.period_ns
             raise ValueError(f"charge({permits}): at {self.rate} the debt would last longer than 317 years. At most {most} can be charged.")
-        self.correct(more, now, at_once=True)
-        self.levels = [
-            level and Level(max(level.full, now) + part.time_of(each), level.used + each, level.begins)
-            for level, part, each in zip(self.levels, self.parts, more, strict=True)
-        ]
+        self.correct((permits,) * len(self.parts), now, at_once=True)
 
     def _read_rate(self, rate: Rate | str | Number) -> Rate:
         """As `CalendarWindow._read_rate` does."""

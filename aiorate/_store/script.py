@@ -16,7 +16,7 @@ depends on what the clock says, only on how far it moves; edges of windows are a
   of ``share`` permits, until ``hold``.
 
 The number in the first word is the version. Change it whenever the value changes in any way: a release that meets another number leaves
-the value alone and answers ``VERSION``, which is an outage.
+the value alone and answers ``VERSION``, which is a refusal.
 """
 
 from __future__ import annotations

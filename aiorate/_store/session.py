@@ -1,7 +1,4 @@
-"""One limit's talk with the store: what to ask next, and what an answer means. Sends nothing itself: `StoreClient` does.
-
-Requests that may not wait stand in no line: `Looks` has them.
-"""
+"""One limit's talk with the store: what to ask next, and what an answer means. Sends nothing itself: `StoreClient` does."""
 
 from __future__ import annotations
 
@@ -18,21 +15,28 @@ from aiorate._store.address import identity
 from aiorate._store.client import client_of
 from aiorate._store.exchange import NO_NEWS, Exchange
 from aiorate._store.failures import Refusal
-from aiorate._store.looks import Looks, Word
 from aiorate._store.outage import Outage
+from aiorate._store.script import MOST_RUNS
 from aiorate._store.slots import check_pause
+from aiorate._store.word import Word
 from aiorate._tree.limit import Provider
+from aiorate._tree.questions import above_on_demand, wait_for
+from aiorate._tree.refusals import Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aiorate._errors import LimiterClosed, WaitTooLong
     from aiorate._loops.loop import Handle
+    from aiorate._schedulers.amounts import Permits
     from aiorate._store.client import StoreClient
     from aiorate._store.exchange import Runs
     from aiorate._store.options import Terms
     from aiorate._store.pool import Pool
     from aiorate._store.slots import Part
     from aiorate._store.store import Asked
+    from aiorate._tree.limit import Limit, Taken
+    from aiorate._tree.line import Request
     from aiorate._tree.node import Node
 
 __all__ = ["StoreSession", "check_alike"]
@@ -44,34 +48,59 @@ _CONNECTING_NS = NS_PER_SECOND // 20  # how long aclose() trusts that a store an
 _RETURNS = 12  # the store hears of this many at once, whatever is in hand
 _FLUSH_NS = NS_PER_SECOND // 20  # after which the store hears what came back, if no question is to be expected
 _RECHECK_NS = NS_PER_SECOND  # how often a process in which a request waits asks whether a pause goes on
+_ANSWER_NS = NS_PER_SECOND * 9 // 10  # for which requests that ask once wait for it
+_FRESH_NS = NS_PER_SECOND  # for which they rely on the latest answer
+_ONCE = 1 << 190  # since when they stand in line, and the ns that they may wait: later than any instant
+
+
+class _Once(Refusals):
+    """The errors of requests that ask once: those of others, with the ns that they may wait."""
+
+    __slots__ = ("_limit", "_of")
+
+    def __init__(self, of: Refusals, limit: int) -> None:
+        self._of, self._limit = of, limit
+
+    def closed(self, node: Limit) -> LimiterClosed:
+        return self._of.closed(node)
+
+    def too_long(self, permits: Permits, limit: int, wait: int | None) -> WaitTooLong:
+        return self._of.too_long(permits, self._limit, wait)
+
+    def overdue(self, permits: Permits, limit: int, more: int | None) -> WaitTooLong:
+        return self._of.too_long(permits, self._limit, more)
 
 
 class StoreSession(Provider):
-    """Between a limit, whose node it watches and whose pool it fills, and the client that asks the store."""
+    """Between a limit, whose node it watches and whose pool it fills, and the client that asks the store.
+
+    Requests that may wait for less than an answer takes stand in line for it, and are refused by it: they ask once.
+    """
 
     __slots__ = (
         "__weakref__",
         "_closed",
         "_exchange",
         "_flush",
-        "_lapsed",
         "_node",
+        "_once",
         "_outage",
         "_pool",
         "_process",
         "_recheck",
+        "_refusals",
         "_returned",
         "_returns",
         "_silent",
+        "_some_once",
         "_source",
         "_terms",
         "_wanted_at",
         "client",
         "key",
-        "looks",
     )
 
-    def __init__(self, source: object, key: str, node: Node, pool: Pool, terms: Terms) -> None:
+    def __init__(self, source: object, key: str, node: Node, pool: Pool, terms: Terms, refusals: Refusals) -> None:
         self.key: str = key
         """Of the store."""
         self.client: StoreClient | None = None
@@ -82,11 +111,11 @@ class StoreSession(Provider):
         self._process: int = 0  # in which the store was asked last
         self._closed: bool = False  # nothing is asked, except to return slots
         self._returned: list[Word] | None = None  # while aclose() waits until the store has heard of slots that come back
-        self.looks: Looks = Looks(node, pool, terms.slack, self._ask_at_once)
-        """Requests that may not wait."""
+        self._refusals: Refusals = refusals
+        self._some_once: bool = False  # whether there may be requests in line that ask once
+        self._once: list[Request] = []  # those of the question under way
         self._returns: int = 0  # since a question told of them
         self._recheck: Handle | None = None  # the timer to ask whether it still does
-        self._lapsed: int = 0  # ns of schedule that were reported as skipped
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._silent: bool = False  # whether there was nothing to ask when the client was ready to
         self._flush: Handle | None = None
@@ -118,7 +147,8 @@ class StoreSession(Provider):
         self._note_interest()
         if self._outage.local is not None and self._pool.outage == "local":
             if self._node.held_at is None:
-                self._exchange.ask_local(self._outage.local, now)
+                self._exchange.ask_local(self._outage.local, now, self._whole())
+                self._end_once(True)
             self._wake()
             return False
         if self._pool.hand.count and self._exchange.enough(self._exchange.first() or 1, now):
@@ -126,15 +156,62 @@ class StoreSession(Provider):
         self._wake()
         return True
 
-    def _ask_at_once(self) -> bool:
-        """For a request that may not wait. Returns whether an answer is coming."""
-        if not self._open:
-            return False
-        self._note_interest()
-        if self._outage.in_grace or self._pool.outage:
-            return False
-        self._wake()
-        return True
+    # Requests that ask once.
+
+    def asks_once(self, limit: int) -> bool:
+        """Whether a request that may wait for ``limit`` ns is one. Below a limit that has to be asked as well, none is."""
+        return limit < max(self._pool.answer_ns, 1) and not above_on_demand(self._node)
+
+    async def ask_once(self, permits: Permits, limit: int) -> tuple[int, Taken]:
+        """Take the permits if they are due. Returns the ns waited for the answer, and what was taken. Raises the error otherwise."""
+        node, tree, refusals, since = self._node, self._node.tree, _Once(self._refusals, limit), _ONCE + limit
+        ticket, _, asked, taken = tree.ask(node, permits, _ANSWER_NS, self, refusals, since)
+        if ticket is None:
+            return 0, taken
+        waited, _, taken = await tree.wait(node, ticket, permits, asked, _ANSWER_NS, self, refusals, since)
+        return waited, taken
+
+    def ask_once_blocking(self, permits: Permits, limit: int) -> tuple[int, Taken]:
+        """As `ask_once`, in a thread without an event loop, which it blocks."""
+        from aiorate._tree.threads import wait_blocking
+
+        return wait_blocking(self._node, self._node.tree, permits, _ANSWER_NS, self, _Once(self._refusals, limit), _ONCE + limit)
+
+    def check(self, permits: Permits, refusals: Refusals) -> None:
+        """Raise the error of such a request if the store cannot be asked. Permits may have come back since it said that none are due."""
+        node, pool = self._node, self._pool
+        if self._outage.in_grace or pool.outage == "wait" or node.held_at is not None or not self._open:
+            node.noted.refused += 1
+            raise refusals.too_long(permits, 0, wait_for(node, permits, node.now()))
+        if not self._exchange.told_since(node.read() - _FRESH_NS):
+            pool.levels = [None] * len(pool.parts)
+        self._some_once = True
+
+    def _in_line(self) -> list[Request]:
+        """Those in line."""
+        found = [request for request in self._node.line if request[2] >= _ONCE] if self._some_once else []
+        self._some_once = bool(found)
+        return found
+
+    def _refuse(self, requests: Sequence[Request]) -> None:
+        """Those are not granted."""
+        over = [(ticket, permits, 0, _Once(self._refusals, since - _ONCE)) for ticket, permits, since in requests if not ticket.done()]
+        if over:
+            self._node.expire(over)
+
+    def _end_once(self, whole: bool) -> None:
+        """Those in line for which there are slots use them within the slack, or are refused then.
+
+        If not, they are asked for again: they came after the question, or the process stood still. Of a question for all in line, there
+        will be none.
+        """
+        node, tree = self._node, self._node.tree
+        for request in self._in_line():
+            ticket, permits, since = request
+            if not self._pool.lacks(permits, node.now()):
+                tree.limit_wait(node, ticket, permits, node.read(), self._terms.slack, _Once(self._refusals, since - _ONCE))
+            elif not whole and request in self._once:
+                self._refuse([request])
 
     def _note_interest(self) -> None:
         """Permits are wanted, perhaps for the first time in a while. Then it is not known whether an outage goes on."""
@@ -167,7 +244,7 @@ class StoreSession(Provider):
         check_pause(ns)
         self._exchange.pause(self._node.read() + ns)
         self._tell()
-        self.looks.refuse()
+        self._refuse(self._in_line())
 
     def resumed(self) -> None:
         self._exchange.news = True, NO_NEWS[1]
@@ -199,7 +276,6 @@ class StoreSession(Provider):
         forked = self._process != os.getpid()
         if forked:  # the slots in hand and the connection are the parent's
             self._pool.clear()
-            self.looks.waiting.clear()
         if self.client is not None and not self._at_home:
             self._forget_question()
         if forked:
@@ -209,7 +285,7 @@ class StoreSession(Provider):
         self._cancel_timers()
         self._untold()
         self._settle()
-        self.looks.refuse()
+        self._refuse(self._in_line())
         self.client = None
         self._pool.unanswered()
 
@@ -231,26 +307,20 @@ class StoreSession(Provider):
 
     def _wake(self) -> None:
         """Have the client ask that is the right one here."""
-        client = self.client
-        if client is not None and not self._at_home:
+        if self.client is not None and not self._at_home:
             self._forget_question()
-            client = None
-        if client is None or (client.provisional and self._exchange.sent is None):
+        if self.client is None:
             if self._node.tree.threads:
                 from aiorate._store.thread import client_of_process
 
-                found: StoreClient = client_of_process(self._source)
+                self.client = client_of_process(self._source)
             else:
-                found = client_of(self._source, self.key)
-            if client is not None and found is not client:
-                client.release(self)
-            if found is not client:
-                self.client, self._process = found, os.getpid()
-                self._node.tree.add(self._node)
-                check_alike(self)
-                self._outage.await_end_of_grace()
-            client = found
-        client.wake(self)
+                self.client = client_of(self._source, self.key)
+            self._process = os.getpid()
+            self._node.tree.add(self._node)
+            check_alike(self)
+            self._outage.await_end_of_grace()
+        self.client.wake(self)
 
     def _later(self, ns: int, callback: Callable[[], None]) -> Handle | None:
         """A timer; None for a limit that is closed, or where no loop runs."""
@@ -289,12 +359,14 @@ class StoreSession(Provider):
         return self.key.encode(), words  # whatever encoding the client has
 
     def _lack(self, reading: int, now: int) -> tuple[Runs, bool]:
-        """The runs to ask for, and whether for requests that may not wait alone."""
-        looks = [look for look in self.looks.waiting if not look.asked]
-        runs, counted, whole = self._exchange.lack(reading, now, [look.permits for look in looks])
-        for look in looks[:counted]:
-            look.asked = True
-        return runs, whole
+        """The runs to ask for, and whether each is granted whole or not at all, for requests that ask once."""
+        return self._exchange.lack(reading, now, self._whole())
+
+    def _whole(self) -> list[Permits]:
+        """The requests that ask once and are asked for before all others: nobody waits before them, and no lease has permits for them."""
+        self._once, first = self._in_line()[:MOST_RUNS], self._node.first()
+        alone = isinstance(first, tuple) and first[2] >= _ONCE and not self._terms.lease
+        return [permits for _, permits, _ in self._once] if alone else []
 
     def _nothing_to_ask(self, now: int) -> None:
         self._silent = True
@@ -308,7 +380,7 @@ class StoreSession(Provider):
         first = self._exchange.first()
         if first and pool.lacks(first, now):
             self._node.changed()  # nothing is on its way that would wake it
-        self.looks.refuse()
+        self._refuse(self._in_line())
 
     # What the client hears.
 
@@ -335,48 +407,38 @@ class StoreSession(Provider):
             self._settle()
         elif not self._closed:  # else the next question returns these slots
             exchange.follow(answer.numbers[2])
-            self._serve(any(run[0] for run in answer.runs))
+            if sent.whole:
+                self._refuse([request for request, run in zip(self._once, answer.runs, strict=False) if not run[0]])
+            self._serve(sent.whole)
 
-    def _serve(self, granted: bool) -> None:
+    def _serve(self, whole: bool) -> None:
         """Grant what has come."""
-        node, pool, waited = self._node, self._pool, self._node.first() is not None
-        node.changed()
-        if pool.lapsed > self._lapsed:
-            if waited:
-                node.skip(pool.lapsed - self._lapsed)
-            self._lapsed = pool.lapsed
+        pool = self._pool
+        self._node.changed()
         if not pool.unit and pool.hand.count:
             self._flush_later()
-        if self.looks.answered(granted):
-            self._wake()
+        self._end_once(whole)
 
     def _untold(self, nothing: bool = False) -> None:
         """The question under way is not answered."""
         if self._exchange.sent is not None:
             self._exchange.forget(nothing)
-            for look in self.looks.waiting:
-                look.asked = False
 
-    def unreachable(self, cause: BaseException, silent: float | None) -> bool:
-        """The store did not answer, and had not for ``silent`` seconds before the question; None: the answer may still come.
-
-        Returns whether the policy for that does not apply yet. Then the store is asked more often.
-        """
+    def unreachable(self, cause: BaseException, silent: float | None) -> None:
+        """The store did not answer, and had not for ``silent`` seconds before the question; None: the answer may still come."""
         sent = self._exchange.sent
         if sent is not None:
             if silent is not None:
                 self._untold()
             self._outage.no_answer(sent.at - round((silent or 0) * NS_PER_SECOND), cause)
             self._settle()
-            self.looks.lost()
-        return self._outage.in_grace
+            self._refuse(self._in_line())
 
     def failed(self, error: BaseException) -> None:
         """The store refuses, the client's task ended with an error, or this limit's clock failed: nobody hangs."""
         self._untold()
         self._pool.unanswered()
         self._settle()
-        self.looks.refuse(error)
         if not self._closed:
             self._node.fail(error)
             self._node.changed()
@@ -417,7 +479,6 @@ class StoreSession(Provider):
         pool, client = self._pool, self.client if self._at_home else None
         self._closed = True
         self._cancel_timers()
-        self.looks.refuse()
         if client is not None and self._returned is None and self._outage.began is None:
             sent = self._exchange.sent
             near = sent is not None and (client.connected or self._node.read() - sent.at < _CONNECTING_NS)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
 from aiorate._store.address import identity
 from aiorate._store.client import StoreClient
-from aiorate._store.looks import Word
+from aiorate._store.word import Word
 from aiorate._tree.deciding import run
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ class _Thread:
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self.clients: dict[object, _Client] = {}
-        self.pending: int = 0  # calls that the loop has yet to make
+        self.leaving: dict[Word, _Client] = {}
+        """Those who wait until a client is at rest, or used by others."""
+        self._calls: deque[Callable[[], object]] = deque()  # that the loop has yet to make
         self._process: int = os.getpid()
         self.thread = threading.Thread(target=self._serve, name="aiorate", daemon=True)
         try:
@@ -47,35 +50,31 @@ class _Thread:
 
     def post(self, call: Callable[[], object]) -> None:
         """Have the loop make a call."""
-        self.pending += 1
-        self.loop.call_soon_threadsafe(self._make, call)
+        self._calls.append(call)
+        self.loop.call_soon_threadsafe(self._make_calls)
 
-    def _make(self, call: Callable[[], object]) -> None:
-        try:
-            call()
-        finally:
-            run(self.made)
-
-    def made(self) -> bool:
-        """A call was made. Returns whether the thread ends."""
-        self.pending -= 1
-        return self.end()
-
-    def end(self) -> bool:
-        """Have the thread end if nothing is asked, and no call is to be made. Returns whether it does."""
-        if self.pending or any(client.busy for client in self.clients.values()):
-            return False
-        if self.alive:
-            _threads.pop()
-            self.loop.stop()
-        return True
+    def _make_calls(self) -> None:
+        while self._calls:
+            self._calls.popleft()()
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-        finally:
-            self.loop.close()
+        ended = False
+        while not ended:
+            self.loop.run_forever()  # until a task ends, or somebody leaves
+            ended = run(self._end)
+            for told in [told for told, client in self.leaving.items() if not client.busy or client.used]:
+                del self.leaving[told]
+                told.tell()
+        self.loop.close()
+
+    def _end(self) -> bool:
+        """Have the thread end if nothing is asked, and no call is to be made. Returns whether it does."""
+        if self._calls or any(client.busy for client in self.clients.values()):
+            return False
+        if self.alive:
+            _threads.pop()
+        return True
 
 
 _threads: list[_Thread] = []
@@ -93,6 +92,11 @@ class _Client(StoreClient):
     def here(self) -> bool:
         return self._thread.alive
 
+    @property
+    def used(self) -> bool:
+        """Whether a session is left."""
+        return bool(self._attached)
+
     def wake(self, session: Session) -> None:
         self._thread.post(partial(super().wake, session))
 
@@ -102,33 +106,27 @@ class _Client(StoreClient):
     async def detach(self, session: Session) -> None:
         """As `StoreClient.detach`. After the last, the thread has ended, too."""
         told, thread = Word(), self._thread
-        leave = super().detach(session)
-        ends = False
+        release = super().release
 
-        async def left() -> None:
-            nonlocal ends
-            try:
-                await leave
-            finally:
-                ends = run(thread.made)
-                told.tell()
+        def leave() -> None:
+            release(session)
+            thread.leaving[told] = self
+            self.loop.stop()
 
-        def begin() -> None:
+        def begin() -> bool:
             if thread.alive:
-                thread.pending += 1
-                asyncio.run_coroutine_threadsafe(left(), thread.loop)
-            else:
-                leave.close()
-                told.tell()
+                thread.post(leave)
+                return True
+            return False
 
-        run(begin)
-        await told.heard()
-        if ends:
-            thread.thread.join()
+        if run(begin):
+            await told.heard()
+            if not thread.alive:
+                thread.thread.join()
 
-    async def _end(self) -> None:
-        await super()._end()
-        self.loop.call_soon(run, self._thread.end)
+    def _ended(self) -> None:
+        super()._ended()
+        self.loop.call_soon(self.loop.stop)  # once a connection that was just closed is gone
 
 
 def client_of_process(source: object) -> StoreClient:

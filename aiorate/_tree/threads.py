@@ -430,6 +430,7 @@ def wait_blocking(
     most_ns: int | None = None,
     most: Admission | None = None,
     refusals: Refusals = BLOCKING,
+    since: int | None = None,
 ) -> tuple[int, Taken]:
     """Block this thread until the permits are granted; returns the ns waited, and what was taken.
 
@@ -451,7 +452,7 @@ def wait_blocking(
             return 0, found[1]
     ticket = ThreadTicket(_inbox_here(), tree, limit, permits)
     try:
-        granted, _, asked, taken = tree.hand_in(ticket, most_ns, most, refusals)
+        granted, _, asked, taken = tree.hand_in(ticket, most_ns, most, refusals, since)
         if granted is None:
             return 0, taken
         epoch, signal = tree.epoch, ticket.signal

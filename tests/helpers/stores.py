@@ -88,7 +88,7 @@ class TimedClient(Redis):
     """A client of a real server which passes it the time: that of the running loop plus ``skew`` seconds.
 
     ``latency`` is the time of each way, in seconds. ``error`` is raised instead of an answer, and ``hangs`` gives none. ``lost`` are keys
-    whose node of a cluster is down: other keys of the same call are answered.
+    whose node of a cluster is down.
     """
 
     def __init__(self, store: RealServer, latency: float = 0.0, skew: float = 0.0) -> None:
@@ -101,6 +101,9 @@ class TimedClient(Redis):
 
     def __del__(self, *args: object) -> None:
         """There is nothing to close."""
+
+    async def initialize(self) -> Any:
+        """There is nothing to ask."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         self.calls += 1
@@ -123,32 +126,6 @@ class TimedClient(Redis):
         if self.latency:
             await asyncio.sleep(self.latency)
         return reply
-
-    def pipeline(self, *args: Any, **options: Any) -> Any:
-        return _Pipe(self)
-
-
-class _Pipe:
-    def __init__(self, client: TimedClient) -> None:
-        self.client = client
-        self.commands: list[tuple[Any, ...]] = []
-
-    def execute_command(self, *args: Any) -> None:
-        self.commands.append(args)
-
-    async def execute(self, raise_on_error: bool = True) -> list[Any]:
-        self.client.calls -= len(self.commands) - 1
-        return await asyncio.gather(*[self._one(command) for command in self.commands])
-
-    async def _one(self, command: tuple[Any, ...]) -> Any:
-        try:
-            return await self.client.execute_command(*command)
-        except ResponseError as error:
-            return error
-        except NoConnection as error:
-            if command[3].decode() not in self.client.lost:
-                raise
-            return error
 
 
 def now() -> float:

@@ -221,10 +221,10 @@ async def test_a_request_after_an_idle_outage_waits_for_one_call(store: RealServ
 
 
 async def test_a_node_that_is_down_keeps_only_its_keys_waiting(store: RealServer) -> None:
-    """Some replies of a call are errors, as those of a cluster may be, and the rest are answers: these go on at their rate."""
+    """The client of a cluster is asked for each key by itself: those of other nodes go on at their rate."""
     for policy in POLICIES:
         store.send("FLUSHALL")
-        client = TimedClient(store, latency=0.001)
+        client = type("RedisCluster", (TimedClient,), {})(store, latency=0.001)
         good, bad = (RedisLimiter(client, name, "50/s", **POLICIES[policy]) for name in ("good", "bad"))
         await asyncio.gather(good.acquire(), bad.acquire())
         load = [asyncio.create_task(forever(good.acquire)) for _ in range(3)]
@@ -411,7 +411,7 @@ RELEASES = ["aiorate/1 1 0 0", "aiorate/20 {}", "aiorate/2.1 1 0 0", "aiorate/",
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_value_of_somebody_else_is_left_alone(store: RealServer, kind: str) -> None:
-    """An error that says so, at once, and nothing is overwritten. That of another release is an outage, and names both."""
+    """An error that says so, at once, and nothing is overwritten. That of another release names both."""
     for value in VALUES:
         store.send("SET", "aiorate:x", value)
         subject, _ = made(store, kind, "wait")
