@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from aiorate._tree.tree import Tree
     from aiorate._tree.watch import Totals
 
-__all__ = ["Base"]
 
 P = ParamSpec("P")
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["Block", "limited"]
 
 T = TypeVar("T")
 

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     OnError = Literal["keep", "refund"]
 
-__all__ = ["Budget", "Lease", "check_names", "check_shared"]
 
 _logger = getLogger("aiorate")
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from aiorate._rate import Duration
     from aiorate.adaptive import AdaptiveRate
 
-__all__ = ["KeyedLimiter"]
 
 K = TypeVar("K", bound="Hashable")
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from aiorate._rate import Duration
     from aiorate._tree.node import Node
 
-__all__ = ["Keyed", "refuse_keyed"]
-
 
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V", bound="Base")

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from aiorate._feedback import Feedback
     from aiorate._rate import Duration
 
-__all__ = ["KeyedBudget"]
 
 K = TypeVar("K", bound="Hashable")
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["Limiter"]
 
 _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from aiorate._meter import Meter
     from aiorate._rate import Rate
 
-__all__ = ["Metered", "Stored"]
 
 _MOST = 64
 _instant = itemgetter(0)

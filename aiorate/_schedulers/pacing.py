@@ -21,7 +21,6 @@ from aiorate._schedulers.metered import Metered
 if TYPE_CHECKING:
     from aiorate._rate import Number
 
-__all__ = ["Numbers", "Pacing"]
 
 _ONE = 1
 Numbers = tuple[int, int, int, "int | None", tuple[int, int, float, int]]

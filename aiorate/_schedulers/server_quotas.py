@@ -13,7 +13,6 @@ from aiorate._rate import ceil_div
 if TYPE_CHECKING:
     from aiorate._schedulers.interface import Scheduler
 
-__all__ = ["ServerQuotas"]
 
 _MOST_WINDOWS = 32  # a second's, a minute's and a day's window, in what many responses said of them
 _MOST_BUCKETS = 8  # a bucket of each name

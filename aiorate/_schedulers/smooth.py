@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from aiorate._rate import Duration, Number
     from aiorate._schedulers.pacing import Numbers
 
-__all__ = ["SmoothBursty", "SmoothWarmingUp"]
-
 
 class _Smooth(Pacing):
     """The store holds permits."""

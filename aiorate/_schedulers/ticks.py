@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from aiorate._rate import Number
     from aiorate._schedulers.pacing import Numbers
 
-__all__ = ["BurstCompensation", "BurstRatio", "TicksAccumulator"]
 
 _COUNTED = 1000
 

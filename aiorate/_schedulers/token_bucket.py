@@ -18,8 +18,6 @@ from aiorate._schedulers.metered import Stored
 if TYPE_CHECKING:
     from aiorate._rate import Number
 
-__all__ = ["TokenBucket"]
-
 
 class TokenBucket(Stored):
     """Allow bursts of up to ``burst``, then a steady rate.

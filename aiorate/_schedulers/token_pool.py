@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from aiorate._rate import Number
 
-__all__ = ["TokenPool"]
 
 _LEAST_POOL_NS = 1_000_000
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from aiorate._store.slots import Part
     from aiorate._tree.node import Node
 
-__all__ = ["NO_NEWS", "Exchange", "Runs"]
 
 _logger = getLogger("aiorate")
 

@@ -32,7 +32,6 @@ _LOCKS = find_spec("fcntl") is not None  # not on Windows
 if TYPE_CHECKING or _LOCKS:
     from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 
-__all__ = ["Busy", "Record", "StoreFile", "file_of"]
 
 _MAGIC, _SAME = b"aiorate limits 1", 15  # the first 15 bytes are those of each release, and the last one is the number of the format
 _PAGE, _COPY, _PAIR = 4096, 256, 512

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     Runs = Sequence[tuple[int, tuple[int, ...]]]
 
-__all__ = ["SLACK_NS", "FilePool", "FileSession"]
 
 SLACK_NS = 10_000_000
 """How late a slot may be used, if there is no longer lease."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from aiorate._store.script import Answer, Question
     from aiorate._tree.node import Node
 
-__all__ = ["Local", "Outage"]
 
 _US = 1_000  # ns
 

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from aiorate._tree.line import Request
     from aiorate._tree.node import Node
 
-__all__ = ["StoreSession", "check_alike"]
 
 _logger = getLogger("aiorate")
 

@@ -14,8 +14,6 @@ from aiorate._store.script import FORM, HEAD, MOST, OF_RATE, OF_WINDOW
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Answering", "Twin", "take_now"]
-
 
 class Twin:
     """One key of a store, whose value is text."""

@@ -26,14 +26,13 @@ from aiorate._tree.supply import SAME, Late, Supply
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aiorate._loops.loop import Clock, Loop, Waker
+    from aiorate._loops.loop import Clock, Loop, Ticket, Waker
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Taken
-    from aiorate._tree.line import Request, Ticket
+    from aiorate._tree.line import Request
     from aiorate._tree.refusals import Refusals
     from aiorate._tree.tree import Tree
 
-__all__ = ["Node"]
 
 _ESTIMATED = 32  # requests that time out in one wake-up whose errors say how long each would have waited
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from aiorate._rate import Duration
     from aiorate.http._feedback import Headers
 
-__all__ = ["Limiters", "Observe", "RequestLimit", "check_cost", "origin", "origin_of", "overrides_of", "parse_overrides"]
 
 R = TypeVar("R")
 Observe = Callable[[int, "Headers"], None]
