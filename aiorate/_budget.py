@@ -27,7 +27,7 @@ from aiorate._tree.questions import available
 from aiorate._tree.refusals import Refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
     from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
@@ -108,7 +108,7 @@ class Budget(Base):
             self._share(shared)
         self._of_key = False
         self._on_error: OnError = on_error
-        self._told: tuple[tuple[str, ...], ...] = ()  # what was told once, and of which dimension
+        self._told: tuple[str, ...] = ()  # dimensions whose estimates were lowered, and quotas with nearly the name of one
 
     def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
         """Make the scheduler of the dimensions, which a subclass may keep elsewhere. It takes `Amounts`, in the same order."""
@@ -145,15 +145,14 @@ class Budget(Base):
         granted = self._lowered(wanted)
         if granted != wanted:
             for place, amount in granted.items():
-                if amount < wanted[place] and self._is_news("clamped", place):
+                if amount < wanted[place] and self._is_news(place):
                     told = Event("clamped", self._node.name, key=place, permits=amount)
                     self._node.tree.post(partial(self._node.tell, told))
         return Lease(self, granted, limit, self._on_error if on_error is None else on_error)
 
-    async def _enter(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
-        """Wait for the amounts: the ns waited, and what was taken. For `Lease`."""
-        waited, _, taken = await self._wait(self._node, amounts, limit, self._refusals)
-        return waited, taken
+    def _enter(self, amounts: Amounts, limit: int | None) -> Coroutine[Any, Any, tuple[int, Taken]]:
+        """Wait for the amounts: gives the ns waited, and what was taken. For `Lease`."""
+        return self._wait(self._node, amounts, limit, self._refusals)
 
     def _enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """As `_enter`, in a thread without an event loop, which it blocks. For `Lease`."""
@@ -170,9 +169,9 @@ class Budget(Base):
                         f"reserve({place}={amounts[place]}) can no longer be granted: {least} is the most at once now. Reserve again."
                     ) from None
 
-    def _is_news(self, *told: str) -> bool:
-        news = told not in self._told
-        self._told += (told,) if news else ()
+    def _is_news(self, what: str) -> bool:
+        news = what not in self._told
+        self._told += (what,) if news else ()
         return news
 
     # Changing, for those in line too.
@@ -192,21 +191,20 @@ class Budget(Base):
 
     def _heed(self, feedback: Feedback, quota: Left) -> None:
         """Lower the dimension that has the quota's name or unit. Logs once for each dimension that a quota has nearly its name."""
-        told = {each.name for each in feedback.quotas}
+        name, told = quota.name, {each.name for each in feedback.quotas}
         # One dimension of tokens is not lowered by those that go in or out alone, where the server tells of all tokens too.
-        place = quota.name if quota.name in self._names or quota.unit in told else quota.unit
-        for name, node, _ in _limits(self._node):
-            if name == place:
-                now, dimensions, said = node.look_now(), node.scheduler, (quota.left, quota.size, quota.ns)
-                if isinstance(dimensions, Dimensions):
-                    dimensions.cap(place, quota.name, *said, now, now + node.held_for, quota.error)
+        place = name if name in self._names or quota.unit in told else quota.unit
+        for dimension, node, _ in _limits(self._node):
+            if dimension == place:
+                now, scheduler, said = node.look_now(), node.scheduler, (quota.left, quota.size, quota.ns)
+                if isinstance(scheduler, Dimensions):
+                    scheduler.cap(place, name, *said, now, now + node.held_for, quota.error)
                     node.changed()
                 else:
-                    changes.cap(node, quota.name, *said, quota.error)
+                    changes.cap(node, name, *said, quota.error)
                 return
-        name = quota.name
-        near = next((each for each in self._names if each not in told and name and (each in name or name in each)), None)
-        if near is not None and self._is_news("misnamed", near):
+        near = next((each for each in self._names if each not in told and name and (each in name or name in each)), "")
+        if near and self._is_news(f"nearly {near}"):
             _logger.warning(
                 "%s: the server reports a quota %r, but no dimension has that name. If dimension %r is that quota, name it %r.",
                 *(f"budget {self.name!r}" if self.name else "budget", name, near, name),

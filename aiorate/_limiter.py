@@ -18,10 +18,11 @@ from aiorate._schedulers.interface import Scheduler, check_permits
 from aiorate._tree import changes
 from aiorate._tree.questions import above_on_demand
 from aiorate._tree.refusals import ACQUIRE, CLOSED
+from aiorate._tree.timeline import NOT_ASKED
 from aiorate._tree.tree import TURN
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Callable, Coroutine
     from types import TracebackType
     from typing import Any, Literal, TypeVar
 
@@ -187,12 +188,12 @@ class Limiter(Base, Block[float]):
         """Free the place, if there is a ``max_concurrency``. You do not get the permit back: you pay for starting."""
         self._leave()
 
-    def _enter(self, permits: int = 1) -> Awaitable[float]:
+    def _enter(self, permits: int = 1) -> Coroutine[Any, Any, float]:
         """Take the permits, and a place if there is a limit of concurrency; gives the seconds waited for both."""
         return self._enter_places(permits) if self._all_places else self.acquire(permits)
 
     async def _enter_places(self, permits: int) -> float:
-        waited, _, _ = await self._wait(self._lowest, self._visit("acquire()", permits))
+        waited, _ = await self._wait(self._lowest, self._visit("acquire()", permits))
         return self._hold(waited)
 
     def _enter_blocking(self, permits: int = 1) -> float:
@@ -242,9 +243,11 @@ class Limiter(Base, Block[float]):
         node, count = self._node, SlotCount(self._node)
         while True:
             since = node.tree.run(count.open)
-            waited, at, _ = await self._wait(node, 1, since=since)
-            if not waited:
+            ticket, at, asked, _ = node.tree.ask(node, 1, None, self._max_waiting, ACQUIRE, since)
+            if at != NOT_ASKED:
                 node.tree.run(count.granted_at_once)
+            if ticket is not None:
+                _, at, _ = await node.tree.wait(node, ticket, 1, asked, None, self._max_waiting, ACQUIRE, since)
             yield node.tree.run(count.slot, at)
 
     def _check(self, call: str, permits: int) -> None:
@@ -394,7 +397,7 @@ class Weighted(Block[float]):
         self._limiter = limiter
         self._permits = permits
 
-    def _enter(self) -> Awaitable[float]:
+    def _enter(self) -> Coroutine[Any, Any, float]:
         return self._limiter._enter(self._permits)
 
     def _enter_blocking(self) -> float:

@@ -25,7 +25,7 @@ from aiorate._store.options import check_name, parts_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from typing import Any, Literal
 
     from aiorate._budget import Lease
@@ -252,7 +252,7 @@ class FileLimiter(_Desks[_LimiterDesk], Limiter):
         """Acquire one permit. ``as waited`` gets the seconds spent waiting."""
         return self._desk().__aenter__()
 
-    def _enter(self, permits: int = 1) -> Awaitable[float]:
+    def _enter(self, permits: int = 1) -> Coroutine[Any, Any, float]:
         return self._desk()._enter(permits)
 
     def _enter_blocking(self, permits: int = 1) -> float:
