@@ -15,7 +15,6 @@ from aiorate._base import Base
 from aiorate._block import Block
 from aiorate._errors import LimiterClosed, called, check_count, kind_of
 from aiorate._events import Event
-from aiorate._keyed_base import refuse_keyed
 from aiorate._limiter import Limiter
 from aiorate._options import check_unshared, strategy_of
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
     OnError = Literal["keep", "refund"]
 
-__all__ = ["Budget", "Lease", "check_names", "check_shared"]
+__all__ = ["Budget", "Lease", "check_names"]
 
 _logger = getLogger("aiorate")
 
@@ -509,7 +508,11 @@ def check_dimensions(dimensions: dict[str, Limiter | Limits], shared: Budget | N
             " Give the others as rates or strategies, or share one Budget among all callers."
         )
     if shared is not None:
-        check_shared("Budget(shared)", shared, process)
+        if not isinstance(shared, Budget):
+            raise TypeError(
+                f"Budget(shared) must be a Budget, not {kind_of(shared)}. A shared Limiter is a dimension: Budget(tokens=limiter)."
+            )
+        shared._check_as_shared("Budget(shared)", "budget", process, "the budgets that share it")
     for place, limiter in limiters.items():
         limiter._check_as_shared(f"Budget({place})", "budget", process, "the Budget")
         if limiter._all_places:
@@ -529,12 +532,3 @@ def check_on_error(what: str, on_error: object) -> None:
     """Raise ValueError for anything but the two words."""
     if on_error not in ("keep", "refund"):
         raise ValueError(f"{called(what, on_error)} must be 'keep' or 'refund'.")
-
-
-def check_shared(what: str, shared: object, process: bool) -> Budget:
-    """Raise TypeError or ValueError, which names it ``what``, for anything but a budget that others can share."""
-    if not isinstance(shared, Budget):
-        refuse_keyed(what, shared)
-        raise TypeError(f"{what} must be a Budget, not {kind_of(shared)}. A shared Limiter is a dimension: Budget(tokens=limiter, ...).")
-    shared._check_as_shared(what, "budget", process, "the budgets that share it")
-    return shared

@@ -14,13 +14,14 @@ from functools import partial
 from logging import DEBUG, getLogger
 from threading import Condition, get_ident
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from weakref import ref
 
+from aiorate._base import Base
 from aiorate._errors import LimiterClosed, check_count, kind_of
 from aiorate._events import Event, emit
 from aiorate._lock import Lock
-from aiorate._options import check_on_wait, check_options, check_same_scope
+from aiorate._options import check_on_wait, check_options, check_same_scope, check_scope
 from aiorate._rate import duration_to_ns
 from aiorate._tree.questions import is_rested
 from aiorate._tree.watch import Totals, Watch, join
@@ -29,16 +30,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
     from typing import ClassVar, Literal, NoReturn
 
-    from aiorate._base import Base
     from aiorate._events import Waited
     from aiorate._rate import Duration
     from aiorate._tree.node import Node
 
-__all__ = ["Keyed", "refuse_keyed"]
+__all__ = ["Keyed"]
 
 
 K = TypeVar("K", bound="Hashable")
-V = TypeVar("V", bound="Base")
+V = TypeVar("V", bound=Base)
 
 _logger = getLogger("aiorate")
 
@@ -51,6 +51,8 @@ _MORE = 2  # keys that may go for each use: they shall go faster than they come
 class Keyed(Generic[K, V]):
     """Finds, makes, keeps and evicts the members. A subclass says what a member is."""
 
+    _KIND: ClassVar[type[Base]]
+    """The class of the members."""
     _NAME: ClassVar[str]
     """The name of the class, for errors."""
     _WANTED: ClassVar[str]
@@ -59,7 +61,7 @@ class Keyed(Generic[K, V]):
     def __init__(
         self,
         factory: Callable[[K], object],
-        shared_of: Callable[[K], object] | None,
+        shared: object,
         max_keys: int,
         idle: Duration | None,
         name: str | None,
@@ -67,6 +69,13 @@ class Keyed(Generic[K, V]):
         on_wait: Callable[[Waited], object] | None,
         scope: Literal["loop", "process"],
     ) -> None:
+        of_aiorate = (factory if isinstance(factory, type) else type(factory)).__module__.startswith("aiorate.")  # such as Limiter
+        if not callable(factory) or of_aiorate:
+            raise TypeError(
+                f"{self._NAME}(factory) must be a function of the key that returns {self._WANTED}, not {kind_of(factory)}:"
+                " each key needs a separate limit."
+            )
+        check_scope(self._NAME, scope)
         check_count(f"{self._NAME}(max_keys)", max_keys, least=1)
         self._idle = None if idle is None else duration_to_ns(idle, f"{self._NAME}(idle)", "None (keys are kept)")
         check_options(self._NAME, None, None, name, on_event, on_wait)
@@ -74,26 +83,34 @@ class Keyed(Generic[K, V]):
         self._on_event = on_event
         self._factory = factory
         self._max_keys = max_keys
-        self._shared: V | None = None
-        self._shared_of = shared_of  # or a function that names the shared one of each key
+        self._process = scope == "process"
+        by_key = callable(shared) and not isinstance(shared, (Base, Keyed, type))  # which can be called too, but not with a key
+        self._shared_of: Callable[[K], object] | None = cast("Callable[[K], object]", shared) if by_key else None
+        self._shared: V | None = None if by_key or shared is None else self._check_shared(f"{self._NAME}(shared)", shared)
         self._kept: OrderedDict[K, V] = OrderedDict()  # the one that was unused for longest first
         self._left = _APART  # uses until the next look at the oldest
         self._now = 0 if self._idle is None else -1  # the uses until the last one; below 0: keys go by the clock instead
         self._closed = False
-        self._process = scope == "process"
         self._watch: Watch | None = None
         if on_wait is not None:
             self.watch(on_wait)
 
     # For subclasses.
 
-    def _member(self, key: K, made: object) -> V:
+    def _member(self, key: K, made: object) -> object:
         """The member that the factory ``made``. Raises TypeError and ValueError if that is none."""
-        raise NotImplementedError
+        return made
 
     def _check_shared(self, what: str, shared: object) -> V:
         """The limit that members shall share. If it cannot be that, raises TypeError or ValueError, which names it ``what``."""
-        raise NotImplementedError
+        if not isinstance(shared, self._KIND):
+            kind = self._KIND._NAME
+            raise TypeError(
+                f"{what} must be a {kind} that several keys share, or a function that returns one, such as lambda user: teams[user.team],"
+                f" not {kind_of(shared)}."
+            )
+        shared._check_as_shared(what, self._NAME, self._process, "what the factory makes")
+        return cast("V", shared)
 
     # Looking.
 
@@ -253,7 +270,8 @@ class Keyed(Generic[K, V]):
         finally:
             with _lock:
                 _making.pop(mine, None)
-                _made.notify_all()
+                if _wanted:
+                    _made.notify_all()
 
     def _wait_for(self, wanted: tuple[Keyed[Any, Any], Any], maker: int | None, me: int) -> None:
         """Wait until some key was made. Raises ValueError if the thread that makes this key waits for this thread."""
@@ -284,6 +302,8 @@ class Keyed(Generic[K, V]):
         made = self._call("the factory", self._factory, key)
         try:
             member = self._member(key, made)
+            if not isinstance(member, self._KIND):
+                raise TypeError
             if member is shared:
                 raise ValueError("it is the limit that is shared: make one for each key.")
             check_same_scope("its scope", self._NAME, self._process, member._node.tree.threads)
@@ -295,7 +315,7 @@ class Keyed(Generic[K, V]):
             ) from error
         except ValueError as error:
             raise ValueError(f"{self._NAME}: the factory returned {made!r} for {key!r}: {error}") from error
-        return member
+        return cast("V", member)
 
     def _call(self, what: str, function: Callable[[K], object], key: K) -> object:
         """Call a function of the user. A note on its error names the key."""
@@ -405,12 +425,3 @@ def _after_fork() -> None:
 
 with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def refuse_keyed(what: str, shared: object) -> None:
-    """Raise TypeError if the argument ``what`` is limits for each key, in place of one of them."""
-    if isinstance(shared, Keyed):
-        raise TypeError(
-            f"{what}: a {kind_of(shared)} has a limit for each key. Share that of one key: shared=lambda user: tenants[user.tenant],"
-            " or shared=tenants['acme']."
-        )
