@@ -244,11 +244,10 @@ class Limiter(Base, Block[float]):
         while True:
             since = node.tree.run(count.open)
             ticket, at, asked, _ = node.tree.ask(node, 1, None, self._max_waiting, ACQUIRE, since)
-            if at != NOT_ASKED:
-                node.tree.run(count.granted_at_once)
+            at_once = at != NOT_ASKED
             if ticket is not None:
                 _, at, _ = await node.tree.wait(node, ticket, 1, asked, None, self._max_waiting, ACQUIRE, since)
-            yield node.tree.run(count.slot, at)
+            yield node.tree.run(count.slot, at, at_once)
 
     def _check(self, call: str, permits: int) -> None:
         node = self._node
