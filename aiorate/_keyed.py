@@ -147,7 +147,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
             return
         from aiorate._feedback import Feedback, check_feedback
 
-        check_feedback("observe()", feedback)
+        check_feedback(feedback)
         everywhere = tuple(quota for quota in feedback.quotas if quota.name == "global")
         limiter = self[key]
         above = limiter._node.above
