@@ -323,24 +323,20 @@ class Lease(Block["Lease"]):
         return dict(self._amounts)
 
     async def _enter(self) -> Lease:
-        amounts, taken = self._begin(), None
+        amounts = self._begin()
         try:
-            waited, taken = await self._budget._enter(amounts, self._limit)
-            self._has(amounts, waited, taken)
+            return self._has(amounts, *await self._budget._enter(amounts, self._limit))
         except BaseException as error:
-            self._failed(error, taken)
+            self._failed(error)
             raise
-        return self
 
     def _enter_blocking(self) -> Lease:
-        amounts, taken = self._begin(), None
+        amounts = self._begin()
         try:
-            waited, taken = self._budget._enter_blocking(amounts, self._limit)
-            self._has(amounts, waited, taken)
+            return self._has(amounts, *self._budget._enter_blocking(amounts, self._limit))
         except BaseException as error:  # also one of a signal handler
-            self._failed(error, taken)
+            self._failed(error)
             raise
-        return self
 
     @property
     def _may_block(self) -> bool:
@@ -352,16 +348,18 @@ class Lease(Block["Lease"]):
         self._state = "waiting"
         return Amounts(self._budget._names, tuple(self._amounts.values()))
 
-    def _has(self, amounts: Amounts, waited: int, taken: Taken) -> None:
+    def _has(self, amounts: Amounts, waited: int, taken: Taken) -> Lease:
         """What was taken is held from now on."""
+        self._taken = taken
         self._budget._node.tree.run(hold, taken)
         self.limited_by = amounts.waited_for if waited else None
-        self.waited, self._taken, self._state = ns_to_seconds(waited), taken, "reserved"
+        self.waited, self._state = ns_to_seconds(waited), "reserved"
+        return self
 
-    def _failed(self, error: BaseException, taken: Taken | None) -> None:
+    def _failed(self, error: BaseException) -> None:
         """Nothing was spent, and it may be tried again."""
-        self._taken, self._state = (), "refused"
-        if taken is not None:
+        taken, self._taken, self._state = self._taken, (), "refused"
+        if taken:
             self._budget._node.tree.post(partial(undo, taken, False))
         self._budget._explain(error, self._amounts)
 
