@@ -44,7 +44,8 @@ _logger = getLogger("aiorate")
 
 _MOST_NESTED = 64  # keys made one inside the other, each for the one before: as many as a chain of limits may have
 _UNUSED = 16_384  # uses of other keys before one goes that was not used meanwhile: so many keys used in turn are not made again and again
-_APART = 64  # uses from one look at the oldest keys to the next
+_APART = 32  # uses from one look at the oldest keys to the next
+_NEW = 8  # uses for which a new key counts there
 _MORE = 2  # keys that may go for each use: they shall go faster than they come
 
 
@@ -220,7 +221,7 @@ class Keyed(Generic[K, V]):
         """
         dropped, again = 0, True
         while again:
-            found = sum([self._evict(key, node) for key in self if (node := self._node_of(key)) is not None])
+            found = sum([self._evict(key) for key in self])
             dropped += found
             again = found > 0 and self._shared_of is not None  # a key that was kept for others here may go now
         return dropped
@@ -261,17 +262,19 @@ class Keyed(Generic[K, V]):
             _making[mine] = me
         try:
             member = self._make(key)
-            self._look(_MORE, room=1)
-            with _lock:
-                self._check_open()
-                self._join_watch(key, member)
-                self._kept[key] = member
-            return member
+            self._left -= _NEW
+            if len(self._kept) >= self._max_keys:
+                self._look(_MORE, room=1)
         finally:
             with _lock:
                 _making.pop(mine, None)
+                if member is not None and not self._closed:
+                    self._join_watch(key, member)
+                    self._kept[key] = member
                 if _wanted:
                     _made.notify_all()
+        self._check_open()
+        return member
 
     def _wait_for(self, wanted: tuple[Keyed[Any, Any], Any], maker: int | None, me: int) -> None:
         """Wait until some key was made. Raises ValueError if the thread that makes this key waits for this thread."""
@@ -348,7 +351,7 @@ class Keyed(Generic[K, V]):
             now = node.used
         if len(self._kept) <= keep and now - node.used <= (self._idle or _UNUSED):
             return False
-        dropped = self._evict(key, node)
+        dropped = self._evict(key)
         if not dropped:  # what it owes, it will owe for a while
             with _lock:
                 if key in self._kept:
@@ -356,12 +359,12 @@ class Keyed(Generic[K, V]):
             node.used = now
         return dropped
 
-    def _node_of(self, key: K) -> Node | None:
-        member = self._kept.get(key)
-        return None if member is None else member._node
-
-    def _evict(self, key: K, node: Node) -> bool:
+    def _evict(self, key: K) -> bool:
         """Drop the key if it owes nothing and nobody holds what is kept for it."""
+        member = self._kept.get(key)
+        if member is None:
+            return False
+        node, member = member._node, None  # or it would be in use
         return node.tree.run(self._evict_now, key, node)
 
     def _evict_now(self, key: K, node: Node) -> bool:

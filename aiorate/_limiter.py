@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._slots import Slot
     from aiorate._spec import RateSpec
+    from aiorate._tree.node import Node
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -286,18 +287,19 @@ class Limiter(Base, Block[float]):
 
         A limit never gets more than it can hold. Limits that this one shares get the permits back too. 0 does nothing.
         """
-        if _is_none("refund()", permits):
-            return
-        self._change(changes.refund, self._node, permits)
+        self._correct("refund()", changes.refund, permits)
 
     def charge(self, permits: int) -> None:
         """Take permits that you have already used. Later callers wait until they are paid for.
 
         There may be more of them than any request can ask for. Limits that this one shares are charged too. 0 does nothing.
         """
-        if _is_none("charge()", permits):
-            return
-        self._change(changes.charge, self._node, permits)
+        self._correct("charge()", changes.charge, permits)
+
+    def _correct(self, call: str, change: Callable[[Node, int], None], permits: int) -> None:
+        if type(permits) is not int or permits != 0:
+            check_permits(call, permits)
+            self._change(change, self._node, permits)
 
     def reset(self) -> None:
         """Start over: as full as the strategy begins, without debt or pause, with all counters at 0. Callers in the queue stay there."""
@@ -412,10 +414,3 @@ class Weighted(Block[float]):
     def __call__(self, function: F) -> F:
         """Decorate a function, as `Limiter.__call__` does: each call acquires the permits first."""
         return limited(self, function)
-
-
-def _is_none(call: str, permits: int) -> bool:
-    if type(permits) is int and permits == 0:
-        return True
-    check_permits(call, permits)
-    return False
