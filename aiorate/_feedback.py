@@ -125,36 +125,30 @@ class Left(NamedTuple):
     """How many ns too long or too short that may be, of a bucket."""
 
 
-def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[Left]]:
+def check_feedback(feedback: Feedback) -> tuple[int, list[Left]]:
     """The pause in ns (0: none), and what is left of each quota that reports it.
 
-    Raises TypeError or ValueError that begins with ``call``.
+    Raises TypeError or ValueError that begins with ``observe()``.
     """
     try:
-        pause, quotas, source = feedback.pause, feedback.quotas, feedback.source
-    except AttributeError:
-        raise TypeError(
-            f"{call} takes what aiorate.http.read_feedback(status, headers) returns, not {kind_of(feedback)}."
-            " To make one by hand, write aiorate.http.Feedback(429, pause=2.5)."
-        ) from None
-    try:
-        names = [(quota.name, quota.unit) for quota in quotas]
-        told = [(quota.remaining, quota.limit, quota.reset, quota.window, quota.reset_error, quota.full_at_reset) for quota in quotas]
+        pause, quotas, texts = feedback.pause, feedback.quotas, [feedback.source]
+        told = [(quota.remaining, quota.limit, quota.reset, quota.reset_error, quota.window) for quota in quotas]
+        texts += [text for quota in quotas for text in (quota.name, quota.unit)]
     except (AttributeError, TypeError):
-        raise TypeError(f"{call}: the quotas must be a tuple of aiorate.http.Quota: quotas=(Quota(remaining=5, reset=30),).") from None
-    if not isinstance(source, str):
-        raise TypeError(f"{call}: the source must be text, not {kind_of(source)}.")
-    for text in (text for both in names for text in both):
+        raise TypeError(
+            f"observe() takes what aiorate.http.read_feedback(status, headers) returns, not {kind_of(feedback)}. To make one by hand,"
+            " write aiorate.http.Feedback(429, pause=2.5), or with quotas=(aiorate.http.Quota(remaining=5, reset=30),)."
+        ) from None
+    for text in texts:
         if not isinstance(text, str):
-            raise TypeError(f"{call}: the name and the unit of a quota must be text, not {kind_of(text)}.")
-    for remaining, limit, reset, window, error, _ in told:
-        for what, count in (("what remains", remaining), ("the limit", limit)):
+            raise TypeError(f"observe(): the source, and the name and the unit of a quota, must be text, not {kind_of(text)}.")
+    for remaining, limit, *lengths in told:
+        for count in (remaining, limit):
             if count is not None:
-                check_count(f"{call}: {what} of a quota", count, ", or None (unknown)")
-        _ns(f"{call}: the reset of a quota", reset)
-        _ns(f"{call}: the error of a quota's reset", error)
-        _ns(f"{call}: the window of a quota", window)
-    pause_ns = _ns(f"{call}: the pause", pause)
+                check_count("observe(): what remains of a quota, and its limit,", count, ", or None (unknown)")
+        for length in lengths:
+            _ns("observe(): the reset, its error and the window of a quota", length)
+    pause_ns = _ns("observe(): the pause", pause)
     return pause_ns, [left for quota in quotas if (left := _left_of(quota, pause)) is not None]
 
 

@@ -141,7 +141,7 @@ def observe(node: Node, feedback: Feedback, jitter: int, heed: Callable[[Left], 
     """Heed a server's pause, made longer by a random part of ``jitter`` ns, and its quotas: of requests, or as ``heed`` does."""
     from aiorate._feedback import check_feedback
 
-    ns, told = check_feedback("observe()", feedback)
+    ns, told = check_feedback(feedback)
     news = pause_longer(node, ns, jitter)
     for quota in told:
         if heed is not None:
