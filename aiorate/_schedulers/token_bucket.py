@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiorate._meter import Meter
 from aiorate._rate import Rate, ceil_div
-from aiorate._schedulers.interface import check_ask, check_optional, check_permits, check_window
+from aiorate._schedulers.interface import check_ask, check_ns, check_permits, check_window
 from aiorate._schedulers.metered import Stored
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class TokenBucket(Stored):
     """The ticks of a nanosecond, those of a permit, and the level at which it is cut off."""
 
     def __init__(self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None) -> None:
-        check_optional("start", start)
+        check_ns("start", start, optional=True)
         check_permits("TokenBucket(burst)", burst)
         if initial is not None:
             if isinstance(initial, bool) or not isinstance(initial, int):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._meter import NO_LINE, Meter
 from aiorate._rate import EVEN, Rate, as_float, ceil_div, duration_to_ns, ns_to_seconds, ratio_of
-from aiorate._schedulers.interface import check_ask, check_instant, check_ns, check_permits, check_window
+from aiorate._schedulers.interface import check_ask, check_ns, check_permits, check_window
 from aiorate._schedulers.metered import Stored
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class TokenPool(Stored):
         self._size(Rate.of(rate), ratio_of(burst_ratio, "TokenPool(burst_ratio"))
         self._begun_with = self._plan[1]  # active tokens before it begins: one permit, so that the first caller does not wait
         if start is not None:
-            check_instant("start", start)
+            check_ns("start", start)
             self._begin(start)
 
     def _size(self, rate: Rate, ratio: tuple[int, int]) -> None:
@@ -165,7 +165,7 @@ class TokenPool(Stored):
         Fresh tokens fill the active pool, and the rest joins the waiting ones. Then up to ``min(ns / max_active, 1) x burst pool``
         waiting tokens return.
         """
-        check_ns("refill()", ns)
+        check_ns("refill()", ns, least=0)
         last, a, w = self._pools()
         unit, active, over = self._plan[0], self.max_active, self.max_over_active
         add = min(ns * unit, max(active * unit - a, 0))
@@ -178,7 +178,7 @@ class TokenPool(Stored):
 
     def take_up_to(self, ns: int) -> int:
         """Take ``ns`` tokens, or all if there are fewer; returns the number taken."""
-        check_ns("take_up_to()", ns)
+        check_ns("take_up_to()", ns, least=0)
         (last, a, w), unit = self._pools(), self._plan[0]
         taken = min(ns, max(a // unit, 0))
         self._keep(last, a - taken * unit, w)
