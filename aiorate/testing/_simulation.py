@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from aiorate._errors import kind_of
-from aiorate._schedulers.interface import Scheduler, check_instant
+from aiorate._schedulers.interface import Scheduler, check_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,7 @@ def simulate(scheduler: Scheduler, requests: Iterable[int | tuple[int, int]]) ->
         if isinstance(request, tuple) and len(request) != 2:
             raise ValueError(f"simulate(): a request must be an instant in ns or a pair (instant, permits), not {request!r}.")
         made, permits = request if isinstance(request, tuple) else (request, 1)
-        check_instant("simulate(): a request", made)
+        check_ns("simulate(): a request", made)
         if made < latest:
             raise ValueError(f"simulate(): requests must be in order of time; {made} came after {latest}.")
         latest = made

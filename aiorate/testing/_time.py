@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiorate._loops.table import loop_of, running_loop
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
-from aiorate._schedulers.interface import check_instant
+from aiorate._schedulers.interface import check_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +72,7 @@ class ManualClock:
     """
 
     def __init__(self, start_ns: int = 0) -> None:
-        check_instant("ManualClock(start_ns)", start_ns)
+        check_ns("ManualClock(start_ns)", start_ns)
         self._now = start_ns
         self._timers: list[tuple[int, int, _Timer]] = []
         self._count = 0
@@ -83,7 +83,7 @@ class ManualClock:
 
     def call_at(self, instant: int, callback: Callable[[], None]) -> _Timer:
         """Call back once the clock reaches or passes the instant (ns)."""
-        check_instant("ManualClock.call_at()", instant)
+        check_ns("ManualClock.call_at()", instant)
         self._count += 1
         timer = _Timer(callback)
         heapq.heappush(self._timers, (instant, self._count, timer))
@@ -95,7 +95,7 @@ class ManualClock:
 
     def set(self, instant: int) -> None:
         """Jump to an instant (ns), also back in time. Timers that are due by then fire there."""
-        check_instant("ManualClock.set()", instant)
+        check_ns("ManualClock.set()", instant)
         self._now = instant
         self._until(instant)
 
