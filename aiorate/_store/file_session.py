@@ -28,7 +28,7 @@ from aiorate._tree.limit import Provider
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aiorate._loops.clock import Handle
+    from aiorate._loops.loop import Handle
     from aiorate._meter import Meter
     from aiorate._schedulers.amounts import Permits
     from aiorate._store.file import StoreFile, Value

@@ -122,18 +122,18 @@ class RedisLimiter(Limiter):
 
     async def _acquire_within(self, permits: int, max_wait: Duration) -> float:
         limit = duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
-        if not self._session.asks_once(limit):
+        if not self._session.once.serves(limit):
             return await super().acquire(permits, max_wait=max_wait)
         self._check("acquire()", permits)
-        return ns_to_seconds((await self._session.ask_once(permits, limit))[0])
+        return ns_to_seconds((await self._session.once.take(permits, limit))[0])
 
     def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         """As `Limiter.acquire_blocking`. A short ``max_wait`` is as in `acquire`: with 0, the store is asked once."""
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
-        if limit is None or not self._session.asks_once(limit):
+        if limit is None or not self._session.once.serves(limit):
             return super().acquire_blocking(permits, max_wait=max_wait)
         self._check("acquire_blocking()", permits)
-        return ns_to_seconds(self._session.ask_once_blocking(permits, limit)[0])
+        return ns_to_seconds(self._session.once.take_blocking(permits, limit)[0])
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if this process has them at hand, without waiting and without asking the store.

@@ -94,7 +94,7 @@ class Pool(Scheduler):
         self._free: tuple[int, int] | None = None  # the first and last instant at which something was granted that nobody counts
         self.asks_below: int = -1
         """Slots are wanted as soon as a grant leaves so many or fewer; -1: only when a request is refused."""
-        self.levels: list[Level | None] = [None] * len(parts)
+        self.levels: Sequence[Level | None] = [None] * len(parts)
         """What the store said last of each dimension; None: nothing."""
         self.corrections: list[int] = [0] * len(parts)
         """What the store has yet to hear: permits that were used without slots, less those that come back."""
@@ -478,11 +478,20 @@ class Pool(Scheduler):
         """Whether nothing is in hand, on its way, or to be told."""
         return self.asked_at is None and not self.outage and not self.usable(1, now) and not any(self.corrections)
 
-    def __repr__(self) -> str:
+    @property
+    def schedule(self) -> list[object]:
+        """By which limits that share slots are compared."""
+        return [(part.every_us, part.burst, part.calendar and part.calendar.described) for part in self.parts]
+
+    @property
+    def described(self) -> str:
+        """Its limits."""
         if self.calendar is not None:
-            return f"Pool({self.calendar.described}, in_hand={self.hand.count})"
-        rates = ", ".join([f"{part.rate}" if part.burst == 1 else f"{part.rate} burst {part.burst}" for part in self.parts])
-        return f"Pool({rates}, in_hand={self.hand.count})"
+            return self.calendar.described
+        return ", ".join([f"{part.rate}" if part.burst == 1 else f"{part.rate} burst {part.burst}" for part in self.parts])
+
+    def __repr__(self) -> str:
+        return f"Pool({self.described}, in_hand={self.hand.count})"
 
 
 def _size(permits: Permits) -> int:

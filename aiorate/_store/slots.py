@@ -25,6 +25,11 @@ class Part(NamedTuple):
     burst: int
     calendar: CalendarWindow | None = None
 
+    @property
+    def every_us(self) -> float:
+        """How far permits are apart, in us; 0: they are those of a window."""
+        return 0.0 if self.calendar is not None else self.rate.period_ns / (self.rate.permits * 1000)
+
     def time_of(self, permits: int) -> int:
         """How many ns so many permits take, rounded up."""
         return ceil_div(permits * self.rate.period_ns, self.rate.permits)
