@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from aiorate._schedulers.all_of import AllOf
     from aiorate._schedulers.calendar_window import CalendarWindow
     from aiorate._schedulers.interface import Scheduler
-    from aiorate._schedulers.smooth import BurstRatio, SmoothBursty, SmoothWarmingUp
-    from aiorate._schedulers.ticks import BurstCompensation, TicksAccumulator
+    from aiorate._schedulers.smooth import SmoothBursty, SmoothWarmingUp
+    from aiorate._schedulers.ticks import BurstCompensation, BurstRatio, TicksAccumulator
     from aiorate._schedulers.token_bucket import TokenBucket
     from aiorate._schedulers.token_pool import TokenPool
     from aiorate._schedulers.window import SlidingWindow
@@ -66,7 +66,7 @@ _WHERE = {
     "AllOf": "_schedulers.all_of",
     "Budget": "_budget",
     "BurstCompensation": "_schedulers.ticks",
-    "BurstRatio": "_schedulers.smooth",
+    "BurstRatio": "_schedulers.ticks",
     "CalendarWindow": "_schedulers.calendar_window",
     "Event": "_events",
     "KeyedBudget": "_keyed_budget",

@@ -11,23 +11,23 @@ from logging import getLogger
 from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING
 
+from aiorate._base import Base
+from aiorate._block import Block
 from aiorate._errors import LimiterClosed, called, check_count, kind_of
 from aiorate._events import Event
 from aiorate._keyed_base import refuse_keyed
-from aiorate._limiter import Limiter, pause_to_ns
-from aiorate._options import check_on_wait, check_options, check_same_scope, check_scope, check_unshared, strategy_of
+from aiorate._limiter import Limiter
+from aiorate._options import check_unshared, strategy_of
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._tree import changes
 from aiorate._tree.limit import credit, hold, kept, undo
-from aiorate._tree.node import Node
-from aiorate._tree.questions import available, wait_for
-from aiorate._tree.refusals import MaxWaiting, Refusals
+from aiorate._tree.questions import available
+from aiorate._tree.refusals import Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
     from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
@@ -37,19 +37,17 @@ if TYPE_CHECKING:
     from aiorate._rate import Duration
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
-    from aiorate._statistics import Statistics
     from aiorate._tree.limit import Limit, Taken
-    from aiorate._tree.tree import Tree
+    from aiorate._tree.node import Node
     from aiorate._tree.watch import Totals
 
     OnError = Literal["keep", "refund"]
 
-__all__ = ["Budget", "Lease", "check_names", "check_shared"]
 
 _logger = getLogger("aiorate")
 
 
-class Budget:
+class Budget(Base):
     """Limit several things together, such as requests and tokens.
 
     Reserve an estimate before a call, and settle what it used afterwards::
@@ -78,7 +76,8 @@ class Budget:
             share.
     """
 
-    __slots__ = ("__weakref__", "_max_waiting", "_names", "_node", "_of_key", "_on_error", "_own", "_refusals", "_shared", "_told")
+    __slots__ = ("_names", "_of_key", "_on_error", "_own", "_refusals", "_shared", "_told")
+    _NAME = "Budget"
 
     def __init__(
         self,
@@ -95,19 +94,10 @@ class Budget:
         **dimensions: Limiter | Limits,
     ) -> None:
         check_on_error("Budget(on_error)", on_error)
-        check_options("Budget", max_waiting, clock, name, on_event, on_wait)
-        check_scope("Budget", scope)
         limiter = check_dimensions(dimensions, shared, scope == "process")
         own: dict[str, Limits] = {place: limit for place, limit in dimensions.items() if not isinstance(limit, Limiter)}
         scheduler = self._scheduler(own)
-        tree: Tree | None = None
-        if scope == "process":
-            from aiorate._tree.threads import ThreadTree
-
-            tree = ThreadTree(clock)
-        self._node = Node(scheduler, duration_to_ns(catch_up, "Budget(catch_up)"), False, clock, name, tree)
-        self._node.on_event = on_event
-        self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._node)
+        super().__init__(scheduler, catch_up, max_waiting, None, False, scope, clock, name, on_event, on_wait)
         self._names = self._own = scheduler.names  # of all dimensions, and of those that are not only in a shared budget
         self._refusals = _Refusals(self._node)
         self._shared: Budget | Limiter | None = None
@@ -118,8 +108,6 @@ class Budget:
         self._of_key = False
         self._on_error: OnError = on_error
         self._told: tuple[tuple[str, ...], ...] = ()  # what was told once, and of which dimension
-        if on_wait is not None:
-            self.watch(on_wait)
 
     def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
         """Make the scheduler of the dimensions, which a subclass may keep elsewhere. It takes `Amounts`, in the same order."""
@@ -163,18 +151,12 @@ class Budget:
 
     async def _enter(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """Wait for the amounts: the ns waited, and what was taken. For `Lease`."""
-        node = self._node
-        ticket, _, asked, taken = node.tree.ask(node, amounts, limit, self._max_waiting, self._refusals)
-        if ticket is None:
-            return 0, taken
-        waited, _, taken = await node.tree.wait(node, ticket, amounts, asked, limit, self._max_waiting, self._refusals)
+        waited, _, taken = await self._wait(self._node, amounts, limit, self._refusals)
         return waited, taken
 
     def _enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """As `_enter`, in a thread without an event loop, which it blocks. For `Lease`."""
-        from aiorate._tree.threads import wait_blocking
-
-        return wait_blocking(self._node, self._node.tree, amounts, limit, self._max_waiting, self._refusals)
+        return self._wait_blocking(self._node, amounts, limit, self._refusals)
 
     def _explain(self, error: BaseException, amounts: dict[str, int]) -> None:
         """Raise a better error: which limit is closed, or allows less at once than when the lease was made."""
@@ -194,14 +176,6 @@ class Budget:
 
     # Changing, for those in line too.
 
-    def pause(self, seconds: Duration) -> None:
-        """Let nothing through for this many seconds, or a timedelta; see `Limiter.pause`. What it shares is not paused."""
-        self._node.tree.change(partial(changes.pause, self._node, pause_to_ns(seconds)))
-
-    def resume(self) -> None:
-        """End a pause now, whoever began it."""
-        self._node.tree.change(partial(changes.resume, self._node))
-
     def observe(self, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
         """Apply what a server's response said about the limits; None does nothing.
 
@@ -213,7 +187,7 @@ class Budget:
         """
         if feedback is not None:
             extra = duration_to_ns(jitter, "observe(jitter)")
-            self._node.tree.change(partial(changes.observe, self._node, feedback, extra, partial(self._heed, feedback)))
+            self._change(changes.observe, self._node, feedback, extra, partial(self._heed, feedback))
 
     def _heed(self, feedback: Feedback, quota: Left) -> None:
         """Lower the dimension that has the quota's name or unit. Logs once for each dimension that a quota has nearly its name."""
@@ -237,17 +211,7 @@ class Budget:
                 *(f"budget {self.name!r}" if self.name else "budget", name, near, name),
             )
 
-    async def aclose(self) -> None:
-        """Close the budget. Callers in the queue get `LimiterClosed`. What it shares stays open, and leases can still be settled."""
-        self._node.tree.run(self._node.close, LimiterClosed())
-        await self._node.tree.finish(self._node)
-
     # Looking.
-
-    @property
-    def name(self) -> str | None:
-        """The name that it was given."""
-        return self._node.name
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -278,20 +242,8 @@ class Budget:
 
     def delay(self, **amounts: int) -> float:
         """Return how many seconds a reservation of these amounts would have to wait now; infinite if the budget is closed."""
-        node, of = self._node, self._lowered(self._amounts("delay", amounts))
-        wanted = Amounts(self._names, tuple(of.values()))
-        wait = node.tree.run(lambda: wait_for(node, wanted, node.look_now()))
-        return float("inf") if wait is None or node.shut else ns_to_seconds(wait)
-
-    def statistics(self) -> Statistics:
-        """Return a snapshot of the counters, in reservations.
-
-        ``available`` is how many reservations of 1 each could be made now. Settled amounts are not counted, and ``rate`` is that of the
-        first dimension.
-        """
-        from aiorate._statistics import snapshot
-
-        return self._node.tree.run(snapshot, self._node)
+        of = self._lowered(self._amounts("delay", amounts))
+        return self._wait_now(Amounts(self._names, tuple(of.values())))
 
     def _amounts(self, call: str, amounts: dict[str, int]) -> dict[str, int]:
         """How much of each dimension, if so much of these is asked for. Raises TypeError or ValueError if it cannot be."""
@@ -309,17 +261,6 @@ class Budget:
             if most is not None and most < lowered[place]:
                 lowered[place] = most
         return lowered
-
-    def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
-        """Call a function after each wait, with a `Waited` whose ``permits`` are the amounts by dimension; see `Limiter.watch`.
-
-        Returns:
-            A function that ends the calls.
-        """
-        check_on_wait("watch", on_wait)
-        from aiorate._tree.watch import watch_of
-
-        return watch_of(self._node).add(on_wait)
 
     # For parts of aiorate that are built upon a budget.
 
@@ -348,14 +289,10 @@ class Budget:
         if self._shared is not None:
             limits["shared" if isinstance(self._shared, Budget) else self.dimensions[-1]] = self._shared
         parts = ", ".join(f"{place}={limit!r}" for place, limit in limits.items())
-        state = ", closed" if self._node.closed else ", paused" if self._node.paused else ""
-        return f"<Budget{name} {parts}, {len(self._node.line)} waiting{state}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Budget cannot be copied or pickled: the copy would grant the same permits again. Share it.")
+        return f"<Budget{name} {parts}, {len(self._node.line)} waiting{self._state}>"
 
 
-class Lease:
+class Lease(Block["Lease"]):
     """What a call has reserved of a budget.
 
     ::
@@ -387,8 +324,7 @@ class Lease:
         """How much of each dimension is reserved."""
         return dict(self._amounts)
 
-    async def __aenter__(self) -> Lease:
-        """Wait until every dimension has its amount."""
+    async def _enter(self) -> Lease:
         amounts, taken = self._begin(), None
         try:
             waited, taken = await self._budget._enter(amounts, self._limit)
@@ -398,17 +334,7 @@ class Lease:
             raise
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Make the estimate final, or give it back if the block raised and ``on_error`` is ``"refund"``."""
-        self._leave(error)
-
-    def __enter__(self) -> Lease:
-        """Wait in synchronous code, for a budget with ``scope="process"``."""
-        if self._budget._node.tree.threads is False:
-            raise RuntimeError(
-                "`with` blocks its thread, and this budget is for one event loop: write `async with budget.reserve(...)`, or create the"
-                " budget with scope='process'."
-            )
+    def _enter_blocking(self) -> Lease:
         amounts, taken = self._begin(), None
         try:
             waited, taken = self._budget._enter_blocking(amounts, self._limit)
@@ -418,9 +344,9 @@ class Lease:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """The same as at the end of ``async with``."""
-        self._leave(error)
+    @property
+    def _may_block(self) -> bool:
+        return self._budget._may_block
 
     def _begin(self) -> Amounts:
         if self._state not in ("not entered", "refused"):
@@ -441,7 +367,8 @@ class Lease:
             self._budget._node.tree.post(partial(undo, taken, False))
         self._budget._explain(error, self._amounts)
 
-    def _leave(self, error: BaseException | None) -> None:
+    def _leave(self, error: BaseException | None = None) -> None:
+        """Make the estimate final, or give it back if the block raised and ``on_error`` is ``"refund"``."""
         if self._state == "reserved":
             self._state = "over"
             refunded = error is not None and self._on_error == "refund"
@@ -483,7 +410,7 @@ class Lease:
         try:  # not suppress(), which may be gone as the interpreter ends
             if self._state == "not entered":
                 _logger.warning("%r was never entered: write `async with budget.reserve(...) as lease:` around the call.", self)
-            self._leave(None)  # entered by hand and never left
+            self._leave()  # entered by hand and never left
         except (AttributeError, ImportError):
             return  # a signal handler interrupted its making, or the interpreter ends
 
@@ -585,13 +512,12 @@ def check_dimensions(dimensions: dict[str, Limiter | Limits], shared: Budget | N
     if shared is not None:
         check_shared("Budget(shared)", shared, process)
     for place, limiter in limiters.items():
-        limiter._check_as_shared(f"Budget({place})", "the Budget")
-        if limiter._inside is not None:
+        limiter._check_as_shared(f"Budget({place})", "budget", process, "the Budget")
+        if limiter._all_places:
             raise ValueError(
                 f"Budget({place}): a Limiter with max_concurrency cannot be a dimension. Leave that out, and put `async with"
                 " asyncio.Semaphore(n):` around the calls, the same Semaphore for all."
             )
-        check_same_scope(f"Budget({place})", "budget", process, limiter._node.tree.threads)
         if len(dimensions) == 1:
             raise ValueError("Budget(): with a shared Limiter as its only dimension, a budget adds nothing. Use the Limiter itself.")
         if shared is not None:
@@ -611,10 +537,5 @@ def check_shared(what: str, shared: object, process: bool) -> Budget:
     if not isinstance(shared, Budget):
         refuse_keyed(what, shared)
         raise TypeError(f"{what} must be a Budget, not {kind_of(shared)}. A shared Limiter is a dimension: Budget(tokens=limiter, ...).")
-    if shared._max_waiting is not None:
-        raise ValueError(
-            f"{what}: a shared budget cannot have max_waiting={shared._max_waiting.most}; at most one reservation of each line waits in"
-            " it. Leave it out, and give max_waiting to the budgets that share it."
-        )
-    check_same_scope(what, "budget", process, shared._node.tree.threads)
+    shared._check_as_shared(what, "budget", process, "the budgets that share it")
     return shared

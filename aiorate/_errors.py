@@ -12,8 +12,6 @@ A call that raises has changed nothing.
 
 from __future__ import annotations
 
-__all__ = ["EngineUnavailable", "LimiterClosed", "LimiterError", "LineFull", "WaitTooLong", "called", "check_count", "kind_of"]
-
 
 class LimiterError(Exception):
     """Base of the exceptions that a limiter raises instead of granting permits."""

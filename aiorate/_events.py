@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from aiorate._rate import Rate
 
-__all__ = ["Event", "Waited", "emit"]
 
 _LEVELS = {
     "paused": logging.WARNING,

@@ -11,8 +11,6 @@ from aiorate._rate import duration_to_ns
 if TYPE_CHECKING:
     from aiorate._rate import Duration
 
-__all__ = ["Feedback", "Left", "Quota", "check_feedback"]
-
 
 @dataclass(frozen=True, slots=True)
 class Quota:

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from aiorate._rate import NS_PER_SECOND
 
-__all__ = ["Finder"]
-
 # docs/adaptive.md lists what each of them trades.
 _FIRST_STEP = 0.01  # of a climb
 _LARGEST_STEP = 0.25  # of a climb

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from aiorate._errors import LimiterClosed, kind_of
 from aiorate._keyed_base import Keyed, refuse_keyed
 from aiorate._limiter import Limiter
-from aiorate._options import check_same_scope, check_scope, check_unshared
+from aiorate._options import check_scope
 from aiorate._rate import NS_PER_SECOND, Rate, duration_to_ns
 from aiorate._schedulers.interface import Scheduler
 from aiorate._tree import changes
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from aiorate._rate import Duration
     from aiorate.adaptive import AdaptiveRate
 
-__all__ = ["KeyedLimiter"]
 
 K = TypeVar("K", bound="Hashable")
 
+_ONE = 1  # compared by identity
 _REMEMBERED = 600 * NS_PER_SECOND  # longer keeps what was found for keys that are rarely used; shorter frees their memory sooner
 
 
@@ -60,8 +60,6 @@ class KeyedLimiter(Keyed[K, Limiter]):
         on_wait: Called with a `Waited` after each wait for any key; see `watch`.
         scope: ``"loop"`` or ``"process"``, as for a `Limiter`. Everything that keys share needs the same scope.
     """
-
-    __slots__ = ("_owns_shared", "_weight")
 
     _NAME = "KeyedLimiter"
     _WANTED = "a Limiter, a strategy, a rate such as '10/s' or a list of these"
@@ -113,7 +111,6 @@ class KeyedLimiter(Keyed[K, Limiter]):
     def _member(self, key: K, made: object) -> Limiter:
         limiter = made if isinstance(made, Limiter) else self._adapted(made)
         if limiter is not None:
-            check_same_scope("its scope", "KeyedLimiter", self._process, limiter._node.tree.threads)
             return limiter
         return Limiter(made, name=key if isinstance(key, str) else None, on_event=self._on_event, scope=self.scope)  # type: ignore[arg-type]  # it checks
 
@@ -126,7 +123,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         if not isinstance(made, AdaptiveRate):
             return None
         if self._idle is None:
-            self._idle = _REMEMBERED
+            self._idle, self._now = _REMEMBERED, -1
         return made.limiter
 
     def _check_shared(self, what: str, shared: object) -> Limiter:
@@ -136,18 +133,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
                 f"{what}: the function must return a Limiter that several keys share, such as teams[user.team], or None,"
                 f" not {kind_of(shared)}. A rate would be another limit for each key."
             )
-        check_same_scope(what, "KeyedLimiter", self._process, shared._node.tree.threads)
-        shared._check_as_shared(what, "the limiters that the factory makes")
+        shared._check_as_shared(what, "KeyedLimiter", self._process, "the limiters that the factory makes")
         return shared
-
-    def _join(self, member: Limiter, shared: Limiter | None) -> None:
-        if member._places is None:
-            check_unshared(member._node, shared)
-        if shared is None:
-            member._node.tree.run(changes.share, member._node, None)
-        else:
-            member._share(shared)
-        member._node.keeps = shared
 
     # Asking.
 
@@ -162,6 +149,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
         except LimiterClosed:
             await Limiter(1).acquire()  # called again and again, this lets the loop turn too
             raise
+        if permits is _ONE and max_wait is None and limiter._meter.grab():  # without another coroutine
+            return 0.0
         return await limiter.acquire(permits, max_wait=max_wait)
 
     def acquire_blocking(self, key: K, permits: int = 1, *, max_wait: Duration | None = None) -> float:

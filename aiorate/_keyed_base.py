@@ -1,82 +1,53 @@
 """Members kept by key, each made when its key is first used, and evicted when it owes nothing: what keyed limiters and budgets share.
 
-A member is anything with a node. Eviction needs no task and no timer: each new key looks at a few old ones, and so do all uses during a
-round of looks, between which there is a pause. A key that was used since it was looked at last stays.
+A member is anything with a node. The keys are in the order of their last use. Each new key, and now and then a use, looks at those that
+were unused for longest, so that eviction needs no task and no timer.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 from logging import DEBUG, getLogger
-from threading import Condition, RLock, get_ident
+from threading import Condition, get_ident
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
-from weakref import WeakSet, ref
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from weakref import ref
 
 from aiorate._errors import LimiterClosed, check_count, kind_of
 from aiorate._events import Event, emit
-from aiorate._options import check_on_wait, check_options
+from aiorate._lock import Lock
+from aiorate._options import check_on_wait, check_options, check_same_scope
 from aiorate._rate import duration_to_ns
 from aiorate._tree.questions import is_rested
-from aiorate._tree.watch import Totals
+from aiorate._tree.watch import Totals, Watch, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
     from typing import ClassVar, Literal, NoReturn
 
+    from aiorate._base import Base
     from aiorate._events import Waited
     from aiorate._rate import Duration
     from aiorate._tree.node import Node
-    from aiorate._tree.watch import Watch
-
-__all__ = ["Keyed", "refuse_keyed"]
-
-
-class Member(Protocol):
-    """What is kept for a key."""
-
-    @property
-    def _node(self) -> Node: ...
-
-    def _totals(self) -> Totals:
-        """What it has granted and refused."""
-        ...
-
-    async def aclose(self) -> None:
-        """Fail the requests in line, and grant nothing from now on."""
-        ...
-
-
-@runtime_checkable
-class _Request(Protocol):
-    """What requests of HTTP clients and servers have. None equals another."""
-
-    url: Any
-    headers: Any
 
 
 K = TypeVar("K", bound="Hashable")
-V = TypeVar("V", bound=Member)
+V = TypeVar("V", bound="Base")
 
 _logger = getLogger("aiorate")
 
 _MOST_NESTED = 64  # keys made one inside the other, each for the one before: as many as a chain of limits may have
-_LOOKS = 4  # for each new key, and for each use in a round: a key needs two or three, and keys shall go faster than they come
-_BATCH = 16  # uses in a round whose looks are made at once
-_PAUSE = 2048  # uses between two rounds; at least as many as there are keys, where no key comes or goes
 _UNUSED = 16_384  # uses of other keys before one goes that was not used meanwhile: so many keys used in turn are not made again and again
+_APART = 64  # uses from one look at the oldest keys to the next
+_MORE = 2  # keys that may go for each use: they shall go faster than they come
 
 
 class Keyed(Generic[K, V]):
     """Finds, makes, keeps and evicts the members. A subclass says what a member is."""
-
-    __slots__ = (
-        *("__weakref__", "_changed", "_closed", "_factory", "_idle", "_kept", "_lock", "_look_at", "_making", "_max_keys", "_name"),
-        *("_on_event", "_process", "_shared", "_shared_of", "_to_look", "_uses", "_watch"),
-    )
 
     _NAME: ClassVar[str]
     """The name of the class, for errors."""
@@ -103,18 +74,11 @@ class Keyed(Generic[K, V]):
         self._max_keys = max_keys
         self._shared: V | None = None
         self._shared_of = shared_of  # or a function that names the shared one of each key
-        self._making: dict[K, int] = {}  # keys whose functions are running, and in which thread
-        self._kept: dict[K, V] = {}
-        self._to_look: list[K] = []  # the keys of a round that are still to be looked at, the next one last
-        self._uses = 0  # of all keys
-        self._look_at = _PAUSE  # uses
-        self._changed = False  # whether keys came or went since the round began
+        self._kept: OrderedDict[K, V] = OrderedDict()  # the one that was unused for longest first
+        self._left = _APART  # uses until the next look at the oldest
+        self._now = 0 if self._idle is None else -1  # the uses until the last one; below 0: keys go by the clock instead
         self._closed = False
         self._process = scope == "process"
-        self._lock = RLock()
-        """Held while kept keys change. It may be taken in a decision, so nobody who holds it asks for one."""
-        if self._process:
-            _of_processes.add(self)
         self._watch: Watch | None = None
         if on_wait is not None:
             self.watch(on_wait)
@@ -129,10 +93,6 @@ class Keyed(Generic[K, V]):
         """The limit that members shall share. If it cannot be that, raises TypeError or ValueError, which names it ``what``."""
         raise NotImplementedError
 
-    def _join(self, member: V, shared: V | None) -> None:
-        """Have the new member pass the ``shared`` one too, if there is one. Raises ValueError if it cannot be that of a key."""
-        raise NotImplementedError
-
     # Looking.
 
     def __getitem__(self, key: K) -> V:
@@ -145,13 +105,21 @@ class Keyed(Generic[K, V]):
             raise TypeError(
                 f"{self._NAME}: a key must be hashable, such as text or a tuple of texts, not {kind_of(key)} ({error})."
             ) from error
-        self._uses += 1
-        if self._uses > self._look_at:
-            self._look(_LOOKS * _BATCH)
-            if self._to_look or len(self._kept) > self._max_keys:
-                self._look_at = self._uses + _BATCH
+        node = member._node
+        if node.used != self._now:
+            node.used = node.read() if self._now < 0 else self._now
+            if not self._process:
+                self._kept.move_to_end(key)
             else:
-                self._look_at = self._uses + (_PAUSE if self._changed else max(_PAUSE, len(self._kept)))
+                with _lock:
+                    if key in self._kept:
+                        self._kept.move_to_end(key)
+        self._left -= 1
+        if self._left <= 0:
+            self._left = _APART
+            if self._now >= 0:
+                self._now += _APART
+            self._look(_MORE * _APART)
         return member
 
     @property
@@ -175,7 +143,7 @@ class Keyed(Generic[K, V]):
 
     def __iter__(self) -> Iterator[K]:
         """Iterate over the keys that are kept."""
-        with self._lock:
+        with _lock:
             return iter(list(self._kept))
 
     def __contains__(self, key: object) -> bool:
@@ -199,10 +167,8 @@ class Keyed(Generic[K, V]):
             A function that ends the calls.
         """
         check_on_wait("watch", on_wait)
-        with self._lock:
+        with _lock:
             if self._watch is None:
-                from aiorate._tree.watch import Watch
-
                 self._watch = Watch(self._name)
                 for key, member in self._kept.items():
                     self._join_watch(key, member)
@@ -210,9 +176,7 @@ class Keyed(Generic[K, V]):
 
     def _join_watch(self, key: K, member: V) -> None:
         if self._watch is not None:
-            from aiorate._tree.watch import join
-
-            join(self._watch, key, member._node, getattr(member, "_places", None))
+            join(self._watch, key, member._node, member._places)
 
     def _totals(self) -> Totals:
         """As `Limiter._totals`, the sum of all keys: those that were evicted count if it was watched then."""
@@ -224,15 +188,10 @@ class Keyed(Generic[K, V]):
 
     def _members(self) -> list[V]:
         """The members of all keys."""
-        with self._lock:
-            return list(self._kept.copy().values())  # the copy is made in one step: another thread may read the totals
+        with _lock:
+            return list(dict.values(self._kept))  # not in order: another thread may read the totals while a use changes that
 
     # Keeping.
-
-    def _begin_again(self) -> None:
-        """In a child process, after a fork: threads that were making keys are in the parent."""
-        self._making.clear()
-        self._lock = RLock()
 
     def evict(self) -> int:
         """Drop all unused keys now, also those that ``idle`` would keep.
@@ -240,28 +199,23 @@ class Keyed(Generic[K, V]):
         Returns:
             How many were dropped.
         """
-        keys, dropped = list(self), 0
-        while keys:
-            kept = [key for key in keys if (node := self._node_of(key)) is None or not self._evict(key, node)]
-            dropped += len(keys) - len(kept)
-            # Once more where keys may share those of others here: a key that was kept for them may go now.
-            keys = kept if self._shared_of is not None and len(kept) < len(keys) else []
-        with self._lock:
-            self._to_look = []
-            if dropped > len(self._kept):
-                self._kept = dict(self._kept)  # a dict that lost most of its keys does not shrink
+        dropped, again = 0, True
+        while again:
+            found = sum([self._evict(key, node) for key in self if (node := self._node_of(key)) is not None])
+            dropped += found
+            again = found > 0 and self._shared_of is not None  # a key that was kept for others here may go now
         return dropped
 
     def forget(self) -> None:
         """Drop every key, whatever it owes and whether or not it is in use. For tests."""
-        with self._lock:
+        with _lock:
             if self._watch is not None:
                 self._watch.past = sum([member._totals().past for member in self._members()], self._watch.past)
-            self._kept, self._to_look = {}, []
+            self._kept = OrderedDict()
 
     async def aclose(self) -> None:
         """Close what is kept for every key. A shared limit that you made yourself stays open."""
-        with self._lock:
+        with _lock:
             self._closed = True
         for member in self._members():
             await member.aclose()
@@ -270,40 +224,43 @@ class Keyed(Generic[K, V]):
 
     def _add(self, key: K) -> V:
         """The member of a key that was not kept when it was looked up. If another thread is making it, wait for that."""
-        me = get_ident()
-        with _made if self._process else self._lock:
-            while (maker := self._making.get(key, me)) != me:
-                self._wait_for(key, maker, me)
+        me, mine = get_ident(), (self, key)
+        with _lock:
+            while (maker := _making.get(mine, me)) != me:
+                self._wait_for(mine, maker, me)
             member = self._kept.get(key)
             if member is not None:
                 return member
             self._check_open()
             self._check_key(key)
-            if key in self._making:
+            if mine in _making:
                 raise self._circle(key)
-            if len(self._making) >= _MOST_NESTED and list(self._making.values()).count(me) >= _MOST_NESTED:
+            if len(_making) >= _MOST_NESTED and list(_making.values()).count(me) >= _MOST_NESTED:
                 raise ValueError(
                     f"{self._NAME}: shared= or the factory leads from key to key, and to {key!r} after {_MOST_NESTED} of them."
                     " At some key it must return None."
                 )
-            self._making[key] = me
+            _making[mine] = me
         try:
-            return self._keep(key, self._make(key))
+            member = self._make(key)
+            self._look(_MORE, room=1)
+            with _lock:
+                self._check_open()
+                self._join_watch(key, member)
+                self._kept[key] = member
+            return member
         finally:
-            with _made if self._process else self._lock:
-                self._making.pop(key, None)
-                if self._process:
-                    _made.notify_all()
+            with _lock:
+                _making.pop(mine, None)
+                _made.notify_all()
 
-    def _wait_for(self, key: K, maker: int, me: int) -> None:
+    def _wait_for(self, wanted: tuple[Keyed[Any, Any], Any], maker: int | None, me: int) -> None:
         """Wait until some key was made. Raises ValueError if the thread that makes this key waits for this thread."""
-        thread: int | None = maker
-        while thread is not None:
-            if thread == me:
-                raise self._circle(key)
-            wanted = _wanted.get(thread)
-            thread = None if wanted is None else wanted[0]._making.get(wanted[1])
-        _wanted[me] = self, key
+        while maker is not None:
+            if maker == me:
+                raise self._circle(wanted[1])
+            maker = _making.get(_wanted[maker]) if maker in _wanted else None
+        _wanted[me] = wanted
         try:
             _made.wait()
         finally:
@@ -314,17 +271,15 @@ class Keyed(Generic[K, V]):
             raise LimiterClosed(f"the {self._NAME} is closed, and adds no keys. Create a new one.")
 
     def _check_key(self, key: K) -> None:
-        """Raise TypeError for keys of which no two are equal."""
-        if isinstance(key, (str, tuple, int)):
-            return
-        if isinstance(key, _Request) and hash(key) == object.__hash__(key):
+        """Raise TypeError for keys of which no two are equal: each would have a full limit."""
+        if isinstance(key, CoroutineType):
+            key.close()  # or Python would also warn that it was never awaited
+            raise TypeError(f"{self._NAME}: a coroutine cannot be a key. Await it first: keyed.acquire(await find_user()).")
+        if hasattr(key, "headers") and hasattr(key, "url") and hash(key) == object.__hash__(key):
             raise TypeError(
                 f"{self._NAME}: a request cannot be a key, because every request would get a limit of its own. Use what the limit is"
                 " for, such as request.client.host or request.url.host."
             )
-        if isinstance(key, CoroutineType):
-            key.close()  # or Python would also warn that it was never awaited
-            raise TypeError(f"{self._NAME}: a coroutine cannot be a key. Await it first: keyed.acquire(await find_user()).")
 
     def _circle(self, key: K) -> ValueError:
         return ValueError(
@@ -341,7 +296,8 @@ class Keyed(Generic[K, V]):
             member = self._member(key, made)
             if member is shared:
                 raise ValueError("it is the limit that is shared: make one for each key.")
-            self._join(member, shared)
+            check_same_scope("its scope", self._NAME, self._process, member._node.tree.threads)
+            member._belong(shared)
         except TypeError as error:
             wrong = f": {error}" if isinstance(made, (list, tuple)) else "."
             raise TypeError(
@@ -363,96 +319,68 @@ class Keyed(Generic[K, V]):
             raise TypeError(f"{self._NAME}: {what} for {key!r} must be a plain function. An async one returns a coroutine.")
         return made
 
-    def _keep(self, key: K, member: V) -> V:
-        """Make room for a new member, and keep it, unless this was closed meanwhile."""
-        self._look(_LOOKS, 1)
-        with self._lock:
-            self._check_open()
-            self._join_watch(key, member)
-            self._kept[key] = member
-            self._changed = True
-        return member
-
     # Evicting.
 
-    def _look(self, looks: int, more: int = 0) -> None:
-        """Look at the next keys of a round, or of a new one, and drop those that are unused. There will be so many keys ``more``."""
-        with self._lock:
-            if not self._to_look:
-                self._to_look, self._changed = [*reversed(self._kept)], False
-            keys = self._to_look[-looks:]
-            del self._to_look[-looks:]
-        kept, idle, uses = self._kept, self._idle, self._uses
-        for key in reversed(keys):
-            member = kept.get(key)
-            if member is None:
-                continue
-            node, member = member._node, None  # or it would be in use
-            if len(kept) + more > self._max_keys:
-                self._evict(key, node)
-                continue
-            if idle is None:  # by hand, because nearly all looks end here
-                granted = node.granted
-                if granted != node.seen:
-                    node.seen, node.seen_at = granted, uses
-                    continue
-                if uses - node.seen_at < _UNUSED:
-                    continue
-                node.seen_at = uses  # if it owes something, it will for a while
-            self._evict(key, node, idle)
+    def _look(self, most: int, room: int = 0) -> None:
+        """Drop the keys that were unused for longest: at most so many, and up to the first that stays. Make ``room`` for more."""
+        while most and self._drop_oldest(self._max_keys - room):
+            most -= 1
+
+    def _drop_oldest(self, keep: int) -> bool:
+        with _lock:
+            if not self._kept:
+                return False
+            key = next(iter(self._kept))
+            node = self._kept[key]._node
+        try:
+            now = node.read() if self._now < 0 else self._now
+        except Exception:  # of a clock: a caller of that key sees it, not callers of others
+            now = node.used
+        if len(self._kept) <= keep and now - node.used <= (self._idle or _UNUSED):
+            return False
+        dropped = self._evict(key, node)
+        if not dropped:  # what it owes, it will owe for a while
+            with _lock:
+                if key in self._kept:
+                    self._kept.move_to_end(key)
+            node.used = now
+        return dropped
 
     def _node_of(self, key: K) -> Node | None:
         member = self._kept.get(key)
         return None if member is None else member._node
 
-    def _evict(self, key: K, node: Node, idle: int | None = None) -> bool:
-        """Drop the key if it owes nothing, nobody holds what is kept for it, and it was not used for ``idle`` ns."""
-        return node.tree.run(self._evict_if_rested, key, node, idle)
+    def _evict(self, key: K, node: Node) -> bool:
+        """Drop the key if it owes nothing and nobody holds what is kept for it."""
+        return node.tree.run(self._evict_now, key, node)
 
-    def _evict_if_rested(self, key: K, node: Node, idle: int | None) -> bool:
-        with self._lock:
-            return self._evict_now(key, node, idle)
-
-    def _evict_now(self, key: K, node: Node, idle: int | None) -> bool:
+    def _evict_now(self, key: K, node: Node) -> bool:
         try:
-            rested = is_rested(node)
-            if idle is not None:
-                granted, reading = node.granted, node.read()
-                if granted != node.seen:
-                    node.seen, node.seen_at = granted, reading
-                    return False
-                if reading - node.seen_at < idle:
-                    return False
-        except Exception:  # of a strategy or a clock: a caller of that key sees it, not callers of others
-            return False
-        if not rested:
-            return False
-        member = self._kept.get(key)
-        if member is None or member._node is not node:  # another thread was faster
-            return False
-        # A caller may still hold the member. If it survives removal from the dict, keep it.
-        there = ref(member)
-        counted = None if self._watch is None else member._totals().past
-        try:
-            del self._kept[key]
-            self._changed = True
-            in_use = not _OWNED_BY_THREADS or sys.getrefcount(member) > _references()
-            del member
-            held = there() if in_use else None
-            if held is not None:
-                self._kept[key] = held
+            if not is_rested(node):
                 return False
-        except BaseException:  # a signal handler's: a key in use must not be lost
-            held = there()
+        except Exception:  # of a strategy or a clock, as above
+            return False
+        with _lock:
+            member = self._kept.get(key)
+            if member is None or member._node is not node:  # another thread was faster
+                return False
+            counted = None if self._watch is None else member._totals().past
+            there, gone = ref(member), False
+            try:
+                del self._kept[key]
+                gone = _OWNED_BY_THREADS and sys.getrefcount(member) <= _references()
+                del member
+            finally:  # a caller may still hold it, or a signal handler raised
+                held = None if gone else there()
+                if held is not None:
+                    self._kept[key] = held
             if held is not None:
-                self._kept.setdefault(key, held)
-            raise
-        if self._watch is not None and counted is not None:
-            self._watch.past += counted
+                return False
+            if self._watch is not None and counted is not None:
+                self._watch.past += counted
         node.dismiss()
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
-            tell = partial(emit, Event("evicted", node.name, key=key), self._on_event)
-            node.tree.after(tell)
+            node.tree.after(partial(emit, Event("evicted", node.name, key=key), self._on_event))
         return True
 
 
@@ -466,21 +394,23 @@ def _references() -> int:
     return sys.getrefcount(member)
 
 
-_of_processes: WeakSet[Keyed[Any, Any]] = WeakSet()
-
-
-_made = Condition()
-"""Told when a key was made. Held while it is looked which keys are being made, and by whom."""
+_lock = Lock()
+"""Held while the keys of any change. It may be taken in a decision, so nobody who holds it asks for one."""
+_made = Condition(_lock)
+"""Told when a key was made."""
+_making: dict[tuple[Keyed[Any, Any], Any], int] = {}
+"""Keys whose functions are running, and in which thread."""
 _wanted: dict[int, tuple[Keyed[Any, Any], Any]] = {}
 """Of threads that wait for a key that another is making: that key, and whose it is."""
 
 
 def _after_fork() -> None:
-    global _made
-    _made = Condition()
+    """Threads that were making keys are in the parent."""
+    global _lock, _made
+    _lock = Lock()
+    _made = Condition(_lock)
+    _making.clear()
     _wanted.clear()
-    for keyed in list(_of_processes):
-        keyed._begin_again()
 
 
 with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork

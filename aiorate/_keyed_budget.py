@@ -11,7 +11,7 @@ from aiorate._budget import Budget, check_shared
 from aiorate._errors import kind_of
 from aiorate._keyed_base import Keyed, refuse_keyed
 from aiorate._limiter import Limiter
-from aiorate._options import check_same_scope, check_scope
+from aiorate._options import check_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from aiorate._feedback import Feedback
     from aiorate._rate import Duration
 
-__all__ = ["KeyedBudget"]
 
 K = TypeVar("K", bound="Hashable")
 
@@ -44,8 +43,6 @@ class KeyedBudget(Keyed[K, Budget]):
         on_wait: Called with a `Waited` after each wait for any key; see `watch`.
         scope: ``"loop"`` or ``"process"``, as for a `Limiter`.
     """
-
-    __slots__ = ()
 
     _NAME = "KeyedBudget"
     _WANTED = "a Budget, such as Budget(requests='500/min')"
@@ -77,14 +74,10 @@ class KeyedBudget(Keyed[K, Budget]):
     def _member(self, key: K, made: object) -> Budget:
         if not isinstance(made, Budget):
             raise TypeError
-        check_same_scope("its scope", "KeyedBudget", self._process, made._node.tree.threads)
         return made
 
     def _check_shared(self, what: str, shared: object) -> Budget:
         return check_shared(what, shared, self._process)
-
-    def _join(self, member: Budget, shared: Budget | None) -> None:
-        member._belong(shared)
 
     # Asking.
 

@@ -6,49 +6,41 @@ belongs to the class that users look up.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
-from aiorate._errors import LimiterClosed, check_count
+from aiorate._base import Base
+from aiorate._block import Block, limited
+from aiorate._errors import LimiterClosed
 from aiorate._loops.table import starved_here
-from aiorate._options import check_on_wait, check_options, check_scope, strategy_of
+from aiorate._options import check_unshared, strategy_of
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
 from aiorate._tree import changes
-from aiorate._tree.node import Node
-from aiorate._tree.questions import above_on_demand, wait_for
-from aiorate._tree.refusals import ACQUIRE, CLOSED, MaxWaiting
-from aiorate._tree.timeline import NOT_ASKED
+from aiorate._tree.questions import above_on_demand
+from aiorate._tree.refusals import ACQUIRE, CLOSED
 from aiorate._tree.tree import TURN
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
     from types import TracebackType
-    from typing import Any, ClassVar, Literal, NoReturn
+    from typing import Any, Literal, TypeVar
 
-    from aiorate._decorator import Weighted
     from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback
-    from aiorate._inside import Inside
     from aiorate._loops.loop import Clock
     from aiorate._options import Limits
     from aiorate._rate import Duration, Number
+    from aiorate._schedulers.amounts import Permits
     from aiorate._slots import Slot
     from aiorate._spec import RateSpec
-    from aiorate._statistics import Statistics
-    from aiorate._tree.tree import Tree
-    from aiorate._tree.watch import Totals
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["Limiter", "pause_to_ns"]
-
-P = ParamSpec("P")
 
 _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
 
 
-class Limiter:
+class Limiter(Base, Block[float]):
     """Limit how often something happens, first come, first served.
 
     Callers wait in a queue and are let through at ``rate``::
@@ -80,8 +72,8 @@ class Limiter:
     A limiter cannot be copied or pickled, because the copy would grant the same permits again.
     """
 
-    __slots__ = ("__weakref__", "_inside", "_max_waiting", "_meter", "_node")
-    _ANY_SCOPE: ClassVar[bool] = False  # whether a subclass can be for the whole process
+    __slots__ = ("_meter",)
+    _NAME = "Limiter"
 
     def __init__(
         self,
@@ -97,35 +89,11 @@ class Limiter:
         on_event: Callable[[Event], object] | None = None,
         on_wait: Callable[[Waited], object] | None = None,
     ) -> None:
-        scheduler = strategy_of("Limiter()", rate)
-        if max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None:
-            check_options("Limiter", max_waiting, clock, name, on_event, on_wait)
         if not isinstance(precise, bool):
             raise TypeError(f"Limiter(precise) must be True or False, not {type(precise).__name__}.")
-        tree: Tree | None = None
-        if scope != "loop":
-            check_scope("Limiter", scope)
-            if type(self) is not Limiter and not self._ANY_SCOPE:
-                raise TypeError(f"{type(self).__name__}: a subclass of Limiter cannot have scope={scope!r}. Wrap a Limiter instead.")
-            from aiorate._tree.threads import ThreadTree
-
-            tree = ThreadTree(clock, precise)
-        self._node = Node(scheduler, duration_to_ns(catch_up, "Limiter(catch_up)"), precise, clock, name, tree)
-        self._node.on_event = on_event
+        scheduler = strategy_of("Limiter()", rate)
+        super().__init__(scheduler, catch_up, max_waiting, max_concurrency, precise, scope, clock, name, on_event, on_wait)
         self._meter = self._node.meter
-        self._inside: Inside | None = None
-        if max_concurrency is not None:
-            from aiorate._inside import Inside
-
-            check_count("Limiter(max_concurrency)", max_concurrency, ", or None (no bound)", least=1)
-            self._inside = Inside(max_concurrency, self._node, clock)
-        self._max_waiting: MaxWaiting | None = None
-        if max_waiting is not None:
-            self._max_waiting = MaxWaiting(max_waiting, self._node, self._places)
-            if self._inside is not None:
-                self._inside.max_waiting = self._max_waiting
-        if on_wait is not None:
-            self.watch(on_wait)
 
     # Asking.
 
@@ -206,80 +174,52 @@ class Limiter:
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
-        from aiorate._tree.threads import wait_blocking
-
-        return wait_blocking(self._node, self._node.tree, permits, limit, self._max_waiting)[0] / NS_PER_SECOND
+        return self._wait_blocking(self._node, permits, limit)[0] / NS_PER_SECOND
 
     async def __aenter__(self) -> float:
         """Acquire one permit. ``as waited`` gets the seconds spent waiting. With ``max_concurrency``, wait for a free place first."""
-        if self._inside is None and self._meter.grab():
+        if not self._all_places and self._meter.grab():
             return 0.0
-        return await self._enter(1)
+        return await self._enter()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Free the place, if there is a ``max_concurrency``. You do not get the permit back: you pay for starting."""
         self._leave()
 
-    def __enter__(self) -> float:
-        """Acquire one permit in synchronous code, for a limiter with ``scope="process"``. ``as waited`` gets the seconds spent waiting."""
-        return self._enter_blocking(1)
+    def _enter(self, permits: int = 1) -> Awaitable[float]:
+        """Take the permits, and a place if there is a limit of concurrency; gives the seconds waited for both."""
+        return self._enter_places(permits) if self._all_places else self.acquire(permits)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Free the place, if there is a ``max_concurrency``."""
-        self._leave()
+    async def _enter_places(self, permits: int) -> float:
+        waited, _, _ = await self._wait(self._lowest, self._visit("acquire()", permits))
+        return self._hold(waited)
 
-    async def _enter(self, permits: int) -> float:
-        """Take the permits, and a place if there is a limit of concurrency; returns the seconds waited for both. `_leave` must follow."""
-        if self._inside is None:
-            return await self.acquire(permits)
-        self._check("acquire()", permits)
-        return await self._inside.enter(permits) / NS_PER_SECOND
-
-    def _enter_blocking(self, permits: int) -> float:
-        """As `_enter`, in a thread without an event loop, which it blocks. Needs ``scope="process"``."""
-        if not self._node.tree.threads:
-            raise RuntimeError(
-                "`with` blocks its thread, and this limiter is for one event loop: write `async with limiter:`, or create the limiter with"
-                " scope='process'."
-            )
-        if self._inside is None:
+    def _enter_blocking(self, permits: int = 1) -> float:
+        if not self._all_places:
             return self.acquire_blocking(permits)
-        self._check("acquire_blocking()", permits)
-        return self._inside.enter_blocking(permits) / NS_PER_SECOND
+        return self._hold(self._wait_blocking(self._lowest, self._visit("acquire_blocking()", permits))[0])
 
-    def _leave(self) -> None:
-        """Leave the place that `_enter` took, if there is a limit of concurrency."""
-        if self._inside is not None:
-            self._inside.leave()
+    def _visit(self, call: str, permits: int) -> Permits:
+        from aiorate._schedulers.places import Visit
 
-    @property
-    def _lowest(self) -> Node:
-        """The limit that a key asks, which shares this limiter."""
-        return self._places or self._node
+        self._check(call, permits)
+        if self._max_waiting is None or self._max_waiting.most:  # else nobody waits
+            for places in self._all_places:
+                places.check_holder()
+        return Visit(permits)
 
-    def _share(self, shared: Limiter) -> None:
-        """Take of that one too from now on, and a place of it if it has places."""
-        node = self._node
-        node.tree.run(changes.share, node, shared._lowest)
-        if self._places is not None:
-            self._places.tree = node.tree
-        if shared._inside is not None:
-            from aiorate._inside import Inside
+    def _hold(self, waited: int) -> float:
+        for places in self._all_places:
+            places.hold()
+        return waited / NS_PER_SECOND
 
-            self._inside = self._inside or Inside(None, node)
-            self._inside.max_waiting = self._max_waiting
-            self._inside.rise()
-
-    @property
-    def _places(self) -> Node | None:
-        """The limit of places below that of permits; None: there is none."""
-        return None if self._inside is None or self._inside.node is self._node else self._inside.node
+    def _leave(self, error: BaseException | None = None) -> None:
+        for places in self._all_places:
+            places.leave_place()
 
     def of(self, permits: int) -> Weighted:
         """Take several permits in one step: ``async with limiter.of(5):``, or ``@limiter.of(5)`` above a function."""
         self._check("of()", permits)
-        from aiorate._decorator import Weighted
-
         return Weighted(self, permits)
 
     def __call__(self, function: F) -> F:
@@ -288,9 +228,7 @@ class Limiter:
         Works on coroutine functions and async generator functions, and keeps their signature and types. With ``scope="process"``, plain
         functions and generator functions work too: they block.
         """
-        from aiorate._decorator import Weighted, limited
-
-        return limited(Weighted(self, 1), function)
+        return limited(self, function)
 
     async def slots(self) -> AsyncGenerator[Slot, None]:
         """Yield one `Slot` after the other at the limiter's rate, for work that should start on schedule.
@@ -303,11 +241,9 @@ class Limiter:
         node, count = self._node, SlotCount(self._node)
         while True:
             since = node.tree.run(count.open)
-            ticket, at, asked, _ = node.tree.ask(node, 1, None, self._max_waiting, ACQUIRE, since, False)
-            if at != NOT_ASKED:
+            waited, at, _ = await self._wait(node, 1, since=since)
+            if not waited:
                 node.tree.run(count.granted_at_once)
-            if ticket is not None:
-                _, at, _ = await node.tree.wait(node, ticket, 1, asked, None, self._max_waiting, ACQUIRE, since)
             yield node.tree.run(count.slot, at)
 
     def _check(self, call: str, permits: int) -> None:
@@ -329,13 +265,6 @@ class Limiter:
         """
         self._change(changes.set_rate, self._node, rate, member)
 
-    def pause(self, seconds: Duration) -> None:
-        """Let nothing through for this many seconds, or a timedelta.
-
-        If pauses overlap, the latest end wins. Afterwards the queue goes on where it stopped; paused time is neither saved up nor owed.
-        """
-        self._change(changes.pause, self._node, pause_to_ns(seconds))
-
     def observe(self, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
         """Apply what a server's response said about the limit, as `aiorate.http.read_feedback` reads it. None does nothing.
 
@@ -348,10 +277,6 @@ class Limiter:
         """
         if feedback is not None:
             self._change(changes.observe, self._node, feedback, duration_to_ns(jitter, "observe(jitter)"))
-
-    def resume(self) -> None:
-        """End a pause now, whoever began it."""
-        self._change(changes.resume, self._node)
 
     def refund(self, permits: int) -> None:
         """Give back permits that you did not use. Callers in the queue may move up.
@@ -392,24 +317,7 @@ class Limiter:
         if self._places is not None and not self._node.closed:
             self._places.closed = False
 
-    async def aclose(self) -> None:
-        """Close the limiter. Callers in the queue get `LimiterClosed`, and no task or timer is left when this returns."""
-        error = LimiterClosed("acquire(): the limiter was closed while this request was waiting.")
-        for node in (self._places, self._node):
-            if node is not None:
-                node.tree.run(node.close, error)
-        await self._node.tree.finish(self._node)
-
-    def _change(self, change: Callable[P, object], *args: P.args, **options: P.kwargs) -> None:
-        """Change something, one thread at a time; in a finalizer that interrupted a decision, right after that."""
-        self._node.tree.change(partial(change, *args, **options))
-
     # Looking.
-
-    @property
-    def name(self) -> str | None:
-        """The name that it was given."""
-        return self._node.name
 
     @property
     def rate(self) -> Rate:
@@ -433,9 +341,7 @@ class Limiter:
         Everybody in the queue counts. With ``max_concurrency``, it is the wait of a request that has its place already.
         """
         self._check("delay()", permits)
-        node = self._node
-        wait = node.tree.run(lambda: wait_for(node, permits, node.look_now()))
-        return float("inf") if wait is None or node.shut else ns_to_seconds(wait)
+        return self._wait_now(permits)
 
     def bound(self, seconds: Duration, largest: int = 1) -> int | None:
         """Return the most permits that any window of this length can hold, whatever happens; None if there is no bound.
@@ -450,71 +356,59 @@ class Limiter:
             raise ValueError(f"bound({seconds!r}): seconds must be greater than 0.")
         return self._node.scheduler._bound_when_late(window, largest, self._node.catch_up)
 
-    def statistics(self) -> Statistics:
-        """Return a snapshot of the counters."""
-        from aiorate._statistics import snapshot
-
-        return self._node.tree.run(snapshot, self._node, self._places)
-
-    def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
-        """Call a function after each wait, with a `Waited`.
-
-        It is called in the task or thread that waited, just before that goes on, so keep it short. It is not called for requests that went
-        straight through, were refused, or were cancelled. If it raises, that is logged, and the request goes on.
-
-        Returns:
-            A function that ends the calls.
-        """
-        check_on_wait("watch", on_wait)
-        from aiorate._tree.watch import watch_of
-
-        return watch_of(self._lowest, self._node).add(on_wait)
-
-    def _totals(self) -> Totals:
-        """What was granted and refused since it was made, and how many wait: for parts of aiorate that are built upon a limiter.
-
-        May be called in any thread: it reads plain numbers, and changes nothing.
-        """
-        from aiorate._tree.watch import totals_of
-
-        return totals_of(self._node, (), self._places)
-
-    def _check_as_shared(self, what: str, instead: str) -> None:
-        """Raise ValueError if the limiter has options that do not hold for permits taken through others.
-
-        The error names ``instead`` as the place for ``max_waiting``.
-        """
-        if self._max_waiting is not None:
-            raise ValueError(
-                f"{what}: a shared limiter cannot have max_waiting={self._max_waiting.most}; at most one request of each line waits in it."
-                f" Leave it out, and give max_waiting to {instead}."
-            )
-
     def __repr__(self) -> str:
         return self._node.tree.read(self._shown)
 
     def _shown(self) -> str:
-        node = self._node
+        node, places = self._node, self._places
         name = f" {node.name!r}" if node.name else ""
-        state = ", closed" if node.closed else ", stopped" if node.stopped else ", paused" if node.paused else ""
-        waiting, places = len(node.line), ""
-        if self._places is not None:
-            waiting += len(self._places.line)
-            places = f", {self._places.scheduler!r}"
-        return f"<Limiter{name} {node.scheduler!r}{places}, {waiting} waiting{state}>"
+        inside = "" if places is None else f", {places!r}"
+        waiting = len(node.line) + (0 if places is None else len(places.line))
+        return f"<Limiter{name} {node.scheduler!r}{inside}, {waiting} waiting{self._state}>"
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Limiter cannot be copied or pickled: the copy would grant the same permits again. Share it, or create another.")
+    def _belong(self, shared: Limiter | None) -> None:
+        """From now on it is the limiter of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""
+        node, places = self._node, self._places
+        if places is None:
+            check_unshared(node, shared)
+        node.tree.run(changes.share, node, None if shared is None else shared._lowest)
+        node.keeps = shared
+        if places is not None:
+            places.tree = node.tree
+        if shared is not None and shared._all_places:
+            self._all_places += shared._all_places
+            self._lowest.permits_above = node.permits_above = _as_they_are
 
 
-def pause_to_ns(seconds: Duration) -> int:
-    """Convert the argument of ``pause()`` to ns. Raises TypeError and ValueError for anything else."""
-    if isinstance(seconds, str):
-        raise TypeError(
-            f"pause() takes seconds or a timedelta, not the text {seconds[:40]!r}. For a response's headers, call"
-            " observe(aiorate.http.read_feedback(status, headers))."
-        )
-    return duration_to_ns(seconds, "pause()")
+def _as_they_are(permits: Permits) -> Permits:
+    return permits  # a visit stays one
+
+
+class Weighted(Block[float]):
+    """Several permits at a time; see `Limiter.of`."""
+
+    __slots__ = ("_limiter", "_permits")
+
+    def __init__(self, limiter: Limiter, permits: int) -> None:
+        self._limiter = limiter
+        self._permits = permits
+
+    def _enter(self) -> Awaitable[float]:
+        return self._limiter._enter(self._permits)
+
+    def _enter_blocking(self) -> float:
+        return self._limiter._enter_blocking(self._permits)
+
+    def _leave(self, error: BaseException | None = None) -> None:
+        self._limiter._leave()
+
+    @property
+    def _may_block(self) -> bool:
+        return self._limiter._may_block
+
+    def __call__(self, function: F) -> F:
+        """Decorate a function, as `Limiter.__call__` does: each call acquires the permits first."""
+        return limited(self, function)
 
 
 def _is_none(call: str, permits: int) -> bool:

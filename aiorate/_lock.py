@@ -10,8 +10,6 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-__all__ = ["Lock"]
-
 if TYPE_CHECKING or sys.version_info[:2] != (3, 14):
     Lock = threading.RLock
 else:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-__all__ = ["COMPILED", "ENDLESS", "FAR", "NO_LINE", "LoopCheck", "Meter", "PureLoopCheck", "PureMeter"]
 
 FAR = 1 << 62
 """An instant that no clock reaches, and a length of time in ns that none measures."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     Limit = Scheduler | Rate | str | Number
     Limits = Limit | Sequence[Limit]  # a list or a tuple
 
-__all__ = ["check_on_wait", "check_options", "check_same_scope", "check_scope", "check_unshared", "each_of", "is_list", "strategy_of"]
 
 T = TypeVar("T")
 

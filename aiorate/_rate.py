@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["Rate"]
 
 NS_PER_SECOND = 1_000_000_000
 _WRITTEN_DIGITS = 15  # a float with more digits is the result of a computation

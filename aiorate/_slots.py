@@ -10,8 +10,6 @@ from aiorate._rate import ns_to_seconds
 if TYPE_CHECKING:
     from aiorate._tree.node import Node
 
-__all__ = ["Slot", "SlotCount"]
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:

@@ -10,7 +10,6 @@ from aiorate._rate import MOST_DIGITS, NS_PER_SECOND, Rate, as_float, ratio_of, 
 if TYPE_CHECKING:
     from aiorate._rate import Number
 
-__all__ = ["RateSpec"]
 
 _VERBS = ("configure", "start", "stop", "restart")
 _SUFFIXES = {"u": 0, "k": 3, "m": 6, "g": 9, "b": 9, "t": 12, "p": 15, "e": 18}

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from aiorate._rate import Rate
     from aiorate._tree.node import Node
 
-__all__ = ["Statistics", "snapshot"]
-
 
 @dataclass(frozen=True, slots=True)
 class Statistics:

@@ -6,12 +6,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from aiorate._budget import Budget, check_names
+from aiorate._budget import Budget, Lease, check_names
 from aiorate._limiter import Limiter
+from aiorate._loops.table import running_loop
+from aiorate._options import check_scope
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
+from aiorate._schedulers.amounts import count_of
 from aiorate._store.budget import Booked, limit_of
 from aiorate._store.file import file_of
 from aiorate._store.file_session import SLACK_NS, FilePool, FileSession
@@ -19,7 +25,7 @@ from aiorate._store.options import check_name, parts_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from typing import Any, Literal
 
     from aiorate._events import Event, Waited
@@ -27,17 +33,134 @@ if TYPE_CHECKING:
     from aiorate._rate import Duration, Number, Rate
     from aiorate._schedulers.dimensions import Dimensions
     from aiorate._schedulers.token_bucket import TokenBucket
+    from aiorate._spec import RateSpec
     from aiorate._statistics import Statistics
     from aiorate._store.file import StoreFile
     from aiorate._store.options import OneLimit
+    from aiorate._tree.watch import Totals
 
 __all__ = ["FileBudget", "FileLimiter"]
 
+D = TypeVar("D", "_LimiterDesk", "_BudgetDesk")
 
-class FileLimiter(Limiter):
+
+class _LimiterDesk(Limiter):
+    """What serves one event loop, or all other threads. Each desk books slots of its own."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, file: StoreFile, rate: OneLimit | Sequence[OneLimit], burst: Any, ahead: int, name: str, **options: Any) -> None:
+        parts, late = parts_of("FileLimiter", rate, burst), max(SLACK_NS, ahead)
+        kind = "limiter" if parts[0].calendar is None else "window"
+        if kind == "window" and ahead:
+            raise ValueError("FileLimiter(lease): a CalendarWindow has no lease. Its permits are taken one request at a time.")
+        pool = FilePool(parts, kind == "limiter", late)
+        super().__init__(pool, catch_up=Fraction(late, NS_PER_SECOND), name=name or None, **options)
+        self._session = FileSession(file, name, kind, self._node, pool, ahead)
+
+
+class _BudgetDesk(Budget):
+    """The same of a budget."""
+
+    __slots__ = ("_booked", "_late", "_session")
+
+    def __init__(self, file: StoreFile, ahead: int, name: str, shared: Budget | None, **options: Any) -> None:
+        self._late = max(SLACK_NS, ahead)
+        if isinstance(shared, FileBudget):
+            shared = shared._desk() if options["scope"] == "loop" else shared._blocking()
+        super().__init__(shared=shared, catch_up=Fraction(self._late, NS_PER_SECOND), name=name or None, **options)
+        self._session = FileSession(file, name, "budget:" + ",".join(self._booked.names), self._node, self._booked.pool, 0)
+        if shared is not None:
+            self._session.shared()
+
+    def _scheduler(self, limits: dict[str, Any]) -> Dimensions:
+        self._booked = Booked({name: limit_of(f"FileBudget({name})", limit) for name, limit in limits.items()}, self._late, FilePool)
+        return self._booked
+
+
+class _Desks(Generic[D]):
+    """Two desks: the first serves the thread that called first, with its event loops, and the second, which has the lock that it needs, all
+    other threads and all who block. So neither pays for the other. What a limiter or a budget consists of is that of a desk.
+    """
+
+    _blocks = True
+
+    def __init__(self, desk: Callable[..., D], scope: str) -> None:
+        self._make: Callable[..., D] = desk
+        self._first: D = desk(scope=scope)
+        self._second: dict[None, D] = {}  # empty: nobody has needed it. setdefault() is one step for all threads
+        self._thread: dict[None, int] = {}  # that of the first desk; empty: nobody has called yet
+
+    def _desk(self) -> D:
+        """That of this thread."""
+        me = get_ident()
+        return self._first if self._thread.setdefault(None, me) == me else self._blocking()
+
+    def _blocking(self) -> D:
+        """That of callers that block."""
+        first, second = self._first, self._second.get(None)
+        if second is not None or first._node.tree.threads:
+            return second or first
+        if first._node.above is not None:
+            raise RuntimeError("with a shared limit it is for one event loop. For threads, create all of them with scope='process'.")
+        return self._second.setdefault(None, self._make(scope="process"))
+
+    @property
+    def _all(self) -> list[D]:
+        second = self._second.get(None)
+        return [self._first] if second is None else [self._first, second]
+
+    def _informed(self) -> D:
+        """That of this thread, which knows what is left in the file."""
+        desk = self._desk()
+        desk._node.tree.run(desk._session.look)
+        return desk
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            if name in ("_first", "_make", "_second", "_thread"):  # it is being made
+                raise AttributeError(name)
+            return getattr(self._desk(), name)
+
+    def _belong(self, shared: Any) -> None:
+        self._desk()._belong(shared)
+
+    def _totals(self) -> Totals:
+        first, *second = [desk._totals() for desk in self._all]
+        return sum(second, first)
+
+    def statistics(self) -> Statistics:
+        """Return a snapshot of the counters, those of this process. The lengths of waits are those of the event loop that calls or,
+        elsewhere, of all other threads; ``available`` is what all processes have."""
+        here = self._informed()
+        found = here.statistics()
+        for desk in self._all:
+            if desk is not here:
+                counters, waiting = desk._node.counters, found.waiting + desk._totals().waiting
+                granted = found.granted + count_of(desk._node.granted - counters.given_back)
+                found = replace(found, granted=granted, refused=found.refused + counters.refused, waiting=waiting)
+        return found
+
+    def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
+        """Call a function after each wait, with a `Waited`; see `Limiter.watch`. Returns a function that ends the calls."""
+        if self._first._node.above is None:
+            self._blocking()
+        ends = [desk.watch(on_wait) for desk in self._all]
+        return lambda: [end() for end in ends].clear()
+
+    async def aclose(self) -> None:
+        """Close it, and give back what was booked ahead. Callers in the queue get `LimiterClosed`."""
+        for desk in self._all:
+            await desk.aclose()
+            desk._node.tree.run(desk._session.end)
+
+
+class FileLimiter(_Desks[_LimiterDesk], Limiter):
     """One limit for all processes of one machine that use the same file and name.
 
-    It has all the calls of a `Limiter`. `pause`, `observe` and `resume` reach all processes.
+    It has all the calls of a `Limiter`, and they work everywhere: in any event loop, with asyncio or trio, and in any thread, where
+    `acquire_blocking`, ``with limiter:`` and decorated plain functions block. `pause`, `observe` and `resume` reach all processes.
 
     With rate R and burst b, all processes together are granted at most ``b + R * (w + max(0.01, lease, 0.5 / R))`` in any window of w
     seconds. If requests are for several permits, add the largest one per process.
@@ -50,6 +173,10 @@ class FileLimiter(Limiter):
         name: Limits of the same name in a file are one limit.
         burst: How many permits at once, for a rate; 1 by default.
         lease: How many seconds ahead a process books what it is going to use, which makes a permit cheaper. 0 by default.
+        max_waiting: As for a `Limiter`. This and the next one hold for the first event loop, and once more for all other threads.
+        max_concurrency: As for a `Limiter`.
+        scope: ``"process"`` for keys of a `KeyedLimiter` with that scope, what these share, and calls in handlers of ``signal.signal()``.
+            Otherwise there is no need.
 
     The other arguments are those of `Limiter`. Durations are in seconds, or timedeltas.
 
@@ -58,9 +185,6 @@ class FileLimiter(Limiter):
             a stopped process has had it locked for a second.
         RuntimeError: There are no locks of files, as on Windows.
     """
-
-    __slots__ = ("_session",)
-    _ANY_SCOPE = True
 
     def __init__(
         self,
@@ -78,65 +202,93 @@ class FileLimiter(Limiter):
         on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = "loop",
     ) -> None:
-        file, ahead, late = _opened("FileLimiter", path, name, lease)
-        parts = parts_of("FileLimiter", rate, burst)
-        kind = "limiter" if parts[0].calendar is None else "window"
-        if kind == "window" and ahead:
-            raise ValueError("FileLimiter(lease): a CalendarWindow has no lease. Its permits are taken one request at a time.")
-        pool = FilePool(parts, kind == "limiter", late)
-        super().__init__(
-            pool,
-            catch_up=Fraction(late, NS_PER_SECOND),
+        file, ahead = _opened("FileLimiter", path, name, lease, scope)
+        desk = partial(
+            _LimiterDesk,
+            file,
+            rate,
+            burst,
+            ahead,
+            name,
             max_waiting=max_waiting,
             max_concurrency=max_concurrency,
             precise=precise,
-            scope=scope,
             clock=clock,
-            name=name or None,
             on_event=on_event,
             on_wait=on_wait,
         )
-        self._session = FileSession(file, name, kind, self._node, pool, ahead)
+        _Desks.__init__(self, desk, scope)
+
+    def acquire(  # pyright: ignore[reportIncompatibleMethodOverride]  # it returns a coroutine: one await less
+        self, permits: int = 1, *, max_wait: Duration | None = None
+    ) -> Coroutine[Any, Any, float]:
+        """Wait until it is your turn, and take the permits; see `Limiter.acquire`.
+
+        Raises:
+            EngineUnavailable: The file cannot be used. Nothing is spent, unless the disk failed in the middle.
+        """
+        return self._desk().acquire(permits, max_wait=max_wait)
+
+    def try_acquire(self, permits: int = 1) -> bool:
+        """Take the permits if they are available right now, which takes some microseconds; see `Limiter.try_acquire`.
+
+        Raises:
+            EngineUnavailable: The file cannot be used.
+        """
+        return self._desk().try_acquire(permits)
+
+    def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
+        """Wait in synchronous code, in any thread; see `Limiter.acquire_blocking`."""
+        return self._blocking().acquire_blocking(permits, max_wait=max_wait)
+
+    def __aenter__(self) -> Coroutine[Any, Any, float]:  # pyright: ignore[reportIncompatibleMethodOverride]  # as acquire()
+        """Acquire one permit. ``as waited`` gets the seconds spent waiting."""
+        return self._desk().__aenter__()
+
+    def _enter_blocking(self, permits: int = 1) -> float:
+        return self._blocking()._enter_blocking(permits)
+
+    def _leave(self, error: BaseException | None = None) -> None:
+        (self._desk() if running_loop() is not None else self._blocking())._leave()
 
     def delay(self, permits: int = 1) -> float:
         """Return how many seconds a request made now would have to wait; see `Limiter.delay`. Nothing is booked."""
-        self._session.look()
-        return super().delay(permits)
+        return self._informed().delay(permits)
 
-    def statistics(self) -> Statistics:
-        """Return a snapshot of the counters, those of this process. ``available`` is what all processes have."""
-        self._session.look()
-        return super().statistics()
+    def set_rate(self, rate: Rate | str | Number, *, member: int | None = None) -> None:
+        """Change the rate by which this process books. Do so in all processes."""
+        for desk in self._all:
+            desk.set_rate(rate, member=member)
+
+    def apply(self, spec: RateSpec | str) -> None:
+        """Apply a `RateSpec`, in this process; see `Limiter.apply`."""
+        for desk in self._all:
+            desk.apply(spec)
 
     def reset(self) -> None:
         """Raises RuntimeError: other processes share the limit and remember it. Use another name, or remove the file."""
-        self._node.scheduler.reset(0)
-
-    async def aclose(self) -> None:
-        """Close the limiter, and give back what was booked ahead. Callers in the queue get `LimiterClosed`."""
-        await super().aclose()
-        self._session.end()
+        self._desk().reset()
 
 
-class FileBudget(Budget):
+class FileBudget(_Desks[_BudgetDesk], Budget):
     """One budget for all processes of one machine that use the same file and name.
 
-    It has all the calls of a `Budget`. A dimension is a rate or a `TokenBucket`. Of a rate nothing is saved up: an amount of any size is
-    granted, and later ones wait until it has been paid for. A bucket starts full, and larger amounts are lowered to its burst.
+    It has all the calls of a `Budget`, in any event loop and any thread. A dimension is a rate or a `TokenBucket`. Of a rate nothing is
+    saved up: an amount of any size is granted, and later ones wait until it has been paid for. A bucket starts full, and larger amounts are
+    lowered to its burst.
 
     With the rate R of a dimension, the largest amount n and the burst b (of a rate: n), all processes together reserve at most
-    ``b + R * (w + max(0.01, lease, 0.5 * n / R))`` in any window of w seconds, apart from what comes back.
+    ``b + R * (w + max(0.01, lease, 0.5 * n / R))`` in any window of w seconds, apart from what comes back, and with another 25 ms if
+    reservations are settled for less.
 
     Args:
-        path: See `FileLimiter`; the same for ``name``.
+        path: See `FileLimiter`; the same for ``name`` and ``scope``.
         shared: A Budget or FileBudget to take from as well, by the names of the dimensions.
         lease: How many seconds late a booking may be used; 0.01 at least.
         **dimensions: At most 8 limits, by name: rates or buckets.
 
     The other arguments are those of `Budget`. Durations are in seconds, or timedeltas.
     """
-
-    __slots__ = ("_booked", "_late", "_session")
 
     def __init__(
         self,
@@ -153,52 +305,42 @@ class FileBudget(Budget):
         scope: Literal["loop", "process"] = "loop",
         **dimensions: TokenBucket | Rate | str | Number,
     ) -> None:
-        file, _, self._late = _opened("FileBudget", path, name, lease)
+        file, ahead = _opened("FileBudget", path, name, lease, scope)
         check_names("FileBudget", dimensions)
-        super().__init__(
-            shared=shared,
+        desk = partial(
+            _BudgetDesk,
+            file,
+            ahead,
+            name,
+            shared,
             on_error=on_error,
             max_waiting=max_waiting,
-            catch_up=Fraction(self._late, NS_PER_SECOND),
             clock=clock,
-            name=name or None,
             on_event=on_event,
             on_wait=on_wait,
-            scope=scope,
             **dimensions,
         )
-        self._session = FileSession(file, name, "budget:" + ",".join(dimensions), self._node, self._booked.pool, 0)
-        if shared is not None:
-            self._session.shared()
+        _Desks.__init__(self, desk, scope)
 
-    def _scheduler(self, limits: dict[str, Any]) -> Dimensions:
-        self._booked = Booked({name: limit_of(f"FileBudget({name})", limit) for name, limit in limits.items()}, self._late, FilePool)
-        return self._booked
+    def reserve(self, *, max_wait: Duration | None = None, on_error: Literal["keep", "refund"] | None = None, **amounts: int) -> Lease:
+        """Return a lease of these amounts, for ``async with``, or ``with`` where no event loop runs; see `Budget.reserve`.
+
+        Entering it raises EngineUnavailable if the file cannot be used.
+        """
+        desk = self._blocking() if running_loop() is None else self._desk()
+        return desk.reserve(max_wait=max_wait, on_error=on_error, **amounts)
 
     def available(self, dimension: str) -> int:
         """Return how much of a dimension is available now, to all processes; see `Budget.available`."""
-        self._session.look()
-        return super().available(dimension)
+        return self._informed().available(dimension)
 
     def delay(self, **amounts: int) -> float:
         """Return how many seconds a reservation of these amounts would have to wait now; see `Budget.delay`."""
-        self._session.look()
-        return super().delay(**amounts)
-
-    def statistics(self) -> Statistics:
-        """Return a snapshot of the counters, those of this process. ``available`` is what all processes have."""
-        self._session.look()
-        return super().statistics()
-
-    async def aclose(self) -> None:
-        """Close the budget, and give back what was booked ahead. Callers in the queue get `LimiterClosed`."""
-        await super().aclose()
-        self._session.end()
+        return self._informed().delay(**amounts)
 
 
-def _opened(call: str, path: str | os.PathLike[str], name: str, lease: Duration) -> tuple[StoreFile, int, int]:
-    """The file; how many ns ahead it is booked, and how late a slot may be used."""
+def _opened(call: str, path: str | os.PathLike[str], name: str, lease: Duration, scope: str) -> tuple[StoreFile, int]:
+    check_scope(call, scope)
     if name != "":
         check_name(call, name)
-    ahead = duration_to_ns(lease, f"{call}(lease)")
-    return file_of(path), ahead, max(SLACK_NS, ahead)
+    return file_of(path), duration_to_ns(lease, f"{call}(lease)")

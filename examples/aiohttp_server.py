@@ -15,7 +15,6 @@ import logging
 import sys
 import time
 from collections import Counter
-from math import ceil
 from typing import TYPE_CHECKING
 
 from aiohttp import ClientSession, web
@@ -23,6 +22,7 @@ from aiohttp.test_utils import TestServer
 
 from aiorate import KeyedLimiter, Limiter, Rate, SlidingWindow
 from aiorate.aiohttp import middleware
+from aiorate.asgi import rate_limit_headers
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
@@ -36,15 +36,11 @@ def make_app(clients: KeyedLimiter[str]) -> web.Application:
         limiter = clients[request.remote or ""]
         if limiter.try_acquire():
             return await handler(request)
-        raise web.HTTPTooManyRequests(headers={"Retry-After": str(ceil(limiter.delay()))})
+        raise web.HTTPTooManyRequests(headers=rate_limit_headers(limiter, "client", refused=True))
 
     async def tell(request: web.Request, response: web.StreamResponse) -> None:
         """Set the headers of every answer, errors and streams included: what is left, and in how many seconds there is more."""
-        limiter = clients[request.remote or ""]
-        left = limiter.statistics().available
-        more_in = limiter.delay(left + 1) if left < REQUESTS else SECONDS
-        response.headers["RateLimit-Policy"] = f'"client";q={REQUESTS};w={SECONDS}'
-        response.headers["RateLimit"] = f'"client";r={left};t={ceil(more_in)}'
+        response.headers.update(rate_limit_headers(clients[request.remote or ""], "client"))
 
     async def items(request: web.Request) -> web.Response:
         return web.json_response(["one", "two"])

@@ -23,7 +23,7 @@ RATE, SECONDS = 200, 3
 
 def synchronous(path: Path, began: float, done: SimpleQueue[int]) -> None:
     """A worker without an event loop."""
-    limiter = FileLimiter(path, RATE, scope="process")
+    limiter = FileLimiter(path, RATE)
     time.sleep(max(began - time.monotonic(), 0))
     while time.monotonic() < began + SECONDS:
         with limiter:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from aiorate._loops.kernel_timer import KernelTimers
     from aiorate._loops.loop import Clock, Decider, Handle, ReadClock, Waker
 
-__all__ = ["AsyncioLoop"]
-
 
 class AsyncioLoop(OneLoop):
     """An asyncio event loop, uvloop's included."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from aiorate._loops.loop import Decider, Loop
 
-__all__ = ["Filler"]
 
 _SEATS = 64
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-__all__ = ["KernelTimers"]
 
 _LATEST = 1 << 62  # ns, 146 years: the most that the kernel takes; a waiter that is woken then waits on
 _SMALL = 64  # cancelled timers that may stay in the heap

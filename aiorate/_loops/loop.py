@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from aiorate._meter import LoopCheck
 
-__all__ = ["GRAIN_NS", "LONGEST_NS", "Clock", "Decider", "Handle", "Loop", "ReadClock", "Ticket", "TimedClock", "Waker", "call_back"]
 
 GRAIN_NS = 1_000_000  # between wake-ups: loops' timers may fire early, and must not make a limiter spin (uvloop#233)
 LONGEST_NS = 86_400 * NS_PER_SECOND  # not all loops can wait for longer, and a deadline may be a float; the clock is read again then

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from aiorate._loops.loop import Clock
     from aiorate._loops.turn import OneLoop
 
-__all__ = ["loop_here", "loop_of", "running_loop", "running_task", "starved_here"]
-
 
 @cache
 def _trio() -> type[OneLoop]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from aiorate._loops.loop import Clock, Handle, ReadClock
 
-__all__ = ["TrioLoop"]
 
 Token = trio.lowlevel.TrioToken
 _UNDECIDED = object()

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from aiorate._loops.loop import Clock, ReadClock
 
-__all__ = ["FEW", "LOOP_CHECK_NS", "MOST", "OneLoop"]
 
 LOOP_CHECK_NS = 5_000_000  # two checks within the 10 ms for which callers may keep a loop busy
 MOST = 1_000  # callers woken in one iteration of the loop; more would delay the next iteration for too long

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from aiorate._rate import Number, Rate
     from aiorate._schedulers.server_quotas import ServerQuotas
 
-__all__ = ["AllOf"]
-
 
 class AllOf(Scheduler):
     """Apply several limits at once, all or nothing. A list of limits makes one.

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.interface import Scheduler
     from aiorate._schedulers.server_quotas import ServerQuotas
 
-__all__ = ["Amounts", "Permits", "count_of", "first_of", "tick"]
 
 tick = count(1).__next__
 """Tells what was before and what after, also where several requests come and go at one instant."""

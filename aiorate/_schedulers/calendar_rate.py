@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from aiorate._rate import Number
 
-__all__ = ["DAY", "CalendarRate", "edge_after", "edge_later"]
 
 DAY = 86_400
 _HOUR = 3_600

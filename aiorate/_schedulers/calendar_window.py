@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from aiorate._rate import Number
 
-__all__ = ["CalendarWindow"]
 
 _HOUR = 3_600 * NS_PER_SECOND
 

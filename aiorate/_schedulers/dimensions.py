@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
 
-__all__ = ["Dimensions"]
 
 _NONE = (0, -1, "")
 

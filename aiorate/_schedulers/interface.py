@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from aiorate._meter import Meter
     from aiorate._rate import Number
 
-__all__ = ["NOBODY_KNOWS", "Scheduler"]
 
 NOBODY_KNOWS = 1 << 198
 """An answer of `Scheduler.take` in place of an instant. The limiter sets no timer, and is told when the answer changes."""

@@ -1,14 +1,14 @@
-"""What schedulers keep of their latest takes, so that these come back without a trace; and the meter that takes single permits.
+"""Schedulers of which a meter takes single permits, and what buckets and pools keep of their takes, so that permits may come back.
 
-A take leaves a record: the state before it and the number of permits. Takes that only add permits to the one before share its
-record. Takes at one instant are a group, and it makes no difference which request holds which permits of it.
-A grab of a meter is a take of one permit. Before the scheduler itself does anything that depends on the takes before it, it collects
-what the grabs came to.
+A grab of a meter is a take of one permit. Takes at one instant are a group, and it makes no difference which request holds which permits
+of it. Permits of the latest group come back exactly. Earlier ones are credited as far as there was room for them at every instant since.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from bisect import bisect_right
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from aiorate._meter import NO_LINE
 from aiorate._schedulers.interface import Scheduler, check_give_back
@@ -20,105 +20,38 @@ if TYPE_CHECKING:
     from aiorate._meter import Meter
     from aiorate._rate import Rate
 
-__all__ = ["Metered", "Undoing"]
 
-_NONE: list[tuple[int, ...]] = []  # shared by all schedulers with a single record; never changed
+_MOST = 64
+_instant = itemgetter(0)
 
 
-class Undoing(Scheduler):
-    """A scheduler that keeps records of the takes at its latest instant. The subclass defines `undo`."""
+class Metered(Scheduler):
+    """The subclass keeps the instant of its next permit in `line`, in ticks, and sets ``metered_take = take`` below its own `take`."""
 
-    __slots__ = ("_latest", "older_takes", "rate")
-
+    __slots__ = ("_latest", "line", "rate")
     rate: Rate
-    _latest: tuple[int, ...] | None
-    """The record of the latest take: its instant first, then what the subclass needs, then its permits."""
-    older_takes: list[tuple[int, ...]]
-    """The records before it that are of the same instant. Records of another instant here are not used."""
-
-    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Undo the takes at ``taken``, if they are the latest. An older slot is lost, because it has delayed later requests."""
-        check_give_back(permits, now, taken)
-        if taken is not None:
-            self.undo_takes(permits, taken)
-
-    def forget_takes(self) -> None:
-        """Make all earlier takes permanent."""
-        self._latest, self.older_takes = None, _NONE
-
-    def note_take(self, record: tuple[int, ...], *, joins: bool) -> None:
-        """Keep the record of one more take at the instant of the latest. ``joins``: it only adds permits to that."""
-        latest = self._latest
-        assert latest is not None
-        if joins:
-            record = (*latest[:-1], latest[-1] + record[-1])
-        else:
-            if not self.older_takes or self.older_takes[-1][0] != record[0]:
-                self.older_takes = []
-            self.older_takes.append(latest)
-        self._latest = record
-
-    def collect(self) -> None:
-        """Heed what was taken otherwise than by `take`, if the subclass has another way."""
-
-    def undo_takes(self, permits: int, taken: int) -> int:
-        """Undo takes at that instant, the latest first, until ``permits`` are back. Returns the number that could not be undone."""
-        self.collect()
-        while permits:
-            record = self._latest
-            if record is None or record[0] != taken or not self.stands(record):
-                break
-            kept = max(record[-1] - permits, 0)
-            permits -= record[-1] - kept
-            # The record first, so that an interrupt in between loses permits instead of giving them twice.
-            if kept:
-                self._latest = (*record[:-1], kept)
-            else:
-                older = self.older_takes
-                self._latest = older.pop() if older and older[-1][0] == taken else None
-            self.undo(record, kept)
-        return permits
-
-    def stands(self, record: tuple[int, ...]) -> bool:
-        """Whether the state is still as that take left it."""
-        return True
-
-    def undo(self, record: tuple[int, ...], kept: int) -> None:
-        """Return to the state before the record's takes, and take ``kept`` of its permits again."""
-        raise NotImplementedError
-
-
-class Metered(Undoing):
-    """The subclass keeps the instant of its next permit in `line`, in ticks, and sets ``metered_take = take`` below its own `take`.
-
-    Its records are the instant of the take, the next permit before it, the first that was taken, what the subclass needs, and the
-    number of permits.
-    """
-
-    __slots__ = ("line",)
     line: Meter
     """The next permit. A grab does what ``take(1, now)`` does, or nothing."""
+    _latest: Any
+    """What undoes the latest takes, their instant first; None: they stand."""
+
+    metered_take: Callable[..., int] = Scheduler.take
 
     @property
     def _meter(self) -> Meter | None:
         """The line, unless it is not straight, or a subclass or an attribute takes permits in another way."""
         return self.line if self.take == self.metered_take and self.line.numbers != NO_LINE else None
 
-    metered_take: Callable[..., int] = Undoing.take
-
     def collect(self) -> None:
-        """Heed the grabs since the last call."""
+        """Heed the grabs since the last call. All takes before them stand."""
         last, cut, peak = self.line.collect()
-        if last is not None and self.line.due is not None:
-            latest = self._latest
-            if latest is not None and latest[0] == last and not cut:  # all of them were at that instant
-                self._latest = (*latest[:-1], (self.line.due - latest[2]) // self.rate.ticks[1])
-            else:
-                self.forget_takes()
+        if last is not None:
+            self._latest = None
             self.heed(last, cut, peak)
 
     def heed(self, last: int, cut: int, peak: int) -> None:
         """Follow grabs, the latest at ``last``, that lost ``cut`` ticks and found at most ``peak`` idle ones."""
+        raise NotImplementedError
 
     def __getstate__(self) -> object:
         self.collect()  # the copy of a meter begins without grabs
@@ -128,3 +61,89 @@ class Metered(Undoing):
         from copy import deepcopy
 
         return deepcopy(self)
+
+
+class Stored(Metered):
+    """A bucket or a pool: it stores what nobody has taken, up to its size.
+
+    A permit that comes back is credited only if there was room for it at every instant since its take. The room was smallest just before
+    the take that found the highest level. So the scheduler remembers the takes that found more than every later take, in `_peaks`.
+    """
+
+    __slots__ = ("_peaks", "_plan")
+    _plan: tuple[int, ...]
+    """What follows from the rate and the parameters, shared by all of these: the ticks of a nanosecond and of a permit first."""
+    _latest: tuple[int, int, tuple[Any, ...]] | None
+    """Of the takes at the latest instant: that instant, their permits, and the state before them."""
+    _peaks: list[tuple[int, int]] | None
+    """Levels found by takes: instants ascend, levels descend; None: no take was noted."""
+
+    def note_take(self, permits: int, now: int, found: int, *before: Any) -> None:
+        """A take found that level. `restore` gets ``before`` if all that was taken at that instant comes back."""
+        if self.line.last is not None:
+            self.collect()
+        peaks, latest = self._peaks, self._latest
+        if not peaks or peaks[-1][0] != now or peaks[-1][1] < found:
+            self.note_level(now, found)
+        self._latest = (now, latest[1] + permits, latest[2]) if latest is not None and latest[0] == now else (now, permits, before)
+
+    def note_level(self, now: int, level: int) -> None:
+        """From the instant on, no permits taken before fit in that would not fit above the level."""
+        peaks = self._peaks
+        if peaks is None:
+            self._peaks = [(now, level)]
+            return
+        if peaks and peaks[-1][0] > now:
+            now = peaks[-1][0]  # where the clock went back, the take is later in order
+        place = len(peaks)
+        while place and peaks[place - 1][1] <= level:
+            place -= 1
+        peaks[place:] = ((now, level),)  # in one step: a signal handler may raise after a call
+        if len(peaks) > _MOST:
+            # Merge neighbours that hardly differ, each into the later one, so that the record is never too low and hardly too high.
+            # By level, not by age: otherwise the highest level would be merged again and again until it seemed recent.
+            step, thin = (peaks[0][1] - level) // (_MOST // 2), list[tuple[int, int]]()
+            for instant, found in peaks:
+                if thin and thin[-1][1] - found <= step:
+                    thin[-1] = (instant, thin[-1][1])
+                else:
+                    thin.append((instant, found))
+            self._peaks = thin
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Put permits back as far as there is room; by receipt, as far as there was room for them at every take since."""
+        check_give_back(permits, now, taken)
+        if self.line.last is not None:
+            self.collect()
+        latest, self._latest = self._latest, None  # first, so that an interrupt loses permits instead of giving them twice
+        if latest is None or latest[0] != taken or latest[1] < permits:
+            self.credit(permits, now, taken)
+        elif latest[1] > permits:
+            self.line.due -= permits * self._plan[1]  # type: ignore[operator]  # it has begun
+            self._latest = (taken, latest[1] - permits, latest[2])
+        else:
+            self.restore(latest[2])
+
+    def restore(self, before: tuple[Any, ...]) -> None:
+        """Return to a state."""
+        raise NotImplementedError
+
+    def credit(self, permits: int, now: int, taken: int | None) -> None:
+        """As `give_back`, of permits that were not taken last."""
+        raise NotImplementedError
+
+    def scale_levels(self, num: int, den: int) -> None:
+        """Count in another unit from now on. Rounded up, so the room is never larger than it was."""
+        self._peaks = self._peaks and [(instant, -(-level * num // den)) for instant, level in self._peaks]
+
+    def credit_since(self, taken: int, credit: int, brim: int) -> int:
+        """The part of a credit for a take at that instant for which there was room below the brim ever since; each later take found it."""
+        peaks = self._peaks or []
+        place = bisect_right(peaks, taken, key=_instant)
+        if later := peaks[place:]:
+            credit = max(0, min(credit, brim - later[0][1]))
+            later = [(instant, level + credit) for instant, level in later]
+            while place and peaks[place - 1][1] <= later[0][1]:
+                place -= 1
+            peaks[place:] = later
+        return credit

@@ -11,8 +11,6 @@ from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Places", "Visit"]
-
 
 class Visit(int):
     """The permits of a request that takes a place of each limiter on its way too, and keeps it until it leaves."""

@@ -9,12 +9,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from aiorate._rate import ceil_div
-from aiorate._schedulers.peaks import NO_PEAKS
 
 if TYPE_CHECKING:
     from aiorate._schedulers.interface import Scheduler
 
-__all__ = ["ServerQuotas"]
 
 _MOST_WINDOWS = 32  # a second's, a minute's and a day's window, in what many responses said of them
 _MOST_BUCKETS = 8  # a bucket of each name
@@ -100,7 +98,7 @@ class _Bucket(_Quota):
     to the nearer end if not.
     """
 
-    __slots__ = ("_at", "_earlier", "_full_in", "_gain", "_known", "_level", "_most", "_peaks", "_recent", "_since", "_size")
+    __slots__ = ("_at", "_earlier", "_full_in", "_gain", "_known", "_level", "_most", "_recent", "_since", "_size")
 
     def __init__(self, left: int, size: int, full_in: int, now: int, at: int) -> None:
         self._at = self._since = at
@@ -139,7 +137,6 @@ class _Bucket(_Quota):
         _Quota.__init__(self, now)
         self._size, self._gain, self._full_in = size, gain, full_in
         self._most = left * full_in  # what the server said, less the grants since
-        self._peaks = NO_PEAKS
 
     def _advance(self, now: int) -> None:
         elapsed = now - self._at
@@ -169,7 +166,6 @@ class _Bucket(_Quota):
     def take(self, permits: int, now: int) -> None:
         """Count permits that were granted."""
         self._advance(now)
-        self._peaks = self._peaks.note(now, self._most)
         self._level -= permits * self._full_in
         self._most -= permits * self._full_in
         self._recent += permits
@@ -179,12 +175,7 @@ class _Bucket(_Quota):
     def give_back(self, permits: int, now: int, taken: int) -> None:
         """Count permits that were granted at ``taken`` and not used. The level never exceeds what the server said."""
         self._advance(now)
-        if credit := self._came_back(permits, taken):
-            peak = self._peaks.since(taken)
-            room = self._size * self._full_in - (self._most if peak is None else max(self._most, peak))
-            amount = max(0, min(credit * self._full_in, room))
-            self._most += amount
-            self._peaks.raise_since(taken, amount)
+        self._most = min(self._most + self._came_back(permits, taken) * self._full_in, self._size * self._full_in)
         if taken >= self._since:
             self._recent = max(0, self._recent - permits)
         self._level = min(self._level + permits * self._full_in, self._most)

@@ -1,235 +1,39 @@
-"""Strategies that store unused time and let a request pay later: BurstRatio, SmoothBursty, SmoothWarmingUp.
+"""Strategies that store unused time: SmoothBursty, SmoothWarmingUp. They differ in the price of a stored permit: nothing, or more than
+a fresh one.
 
-The state is one instant, `next_free`, at which the next request may start, and a store of permits earned while idle. A request of
-any size starts at `next_free`. Its stored and fresh permits then move `next_free` on, which delays only later requests. The
-strategies differ in the price of a stored permit: nothing, more than a fresh one, or a fraction of it. Knows nothing of clocks, loops
-or waiters.
-
-From Guava's SmoothBursty and SmoothWarmingUp, from the stored-permits limiter that caps the store in permits, and from the dynamic
-limiter of EngineBlock. The store is a whole number of ticks times a constant, so it is exact.
+From Guava's SmoothBursty and SmoothWarmingUp, and from the stored-permits limiter that caps the store in permits.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import TYPE_CHECKING
 
-from aiorate._rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, exact_seconds, ns_to_seconds, ratio_of
-from aiorate._schedulers.interface import check_ask, check_optional, check_permits, check_window
-from aiorate._schedulers.metered import Undoing
+from aiorate._meter import NO_LINE
+from aiorate._rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, exact_seconds, ns_to_seconds
+from aiorate._schedulers.interface import check_window
+from aiorate._schedulers.pacing import Pacing
 
 if TYPE_CHECKING:
     from aiorate._rate import Duration, Number
-
-__all__ = ["BurstRatio", "SmoothBursty", "SmoothWarmingUp"]
-
-_ONE = 1
+    from aiorate._schedulers.pacing import Numbers
 
 
-class _Smooth(Undoing):
-    """What they share: `next_free`, and a store that fills while `next_free` lies in the past."""
+class _Smooth(Pacing):
+    """The store holds permits."""
 
-    __slots__ = ("_cost", "_most", "_next", "_price", "_spilled", "_stored", "_unit")
+    __slots__ = ()
     rate: Rate
-    _next: int | None  # `next_free`, in ticks
-    _unit: int  # the ticks of a nanosecond
-    _cost: int  # what a permit takes up in the store
-    _price: int  # the ticks that a stored permit costs, by the `_priced` here
-    _most: int | None  # the size of the store; None: no end
-    _starts_full: bool = False
-    _makes_up: bool = False  # whether what is stored is a backlog: a request is as late as the store is full
-    _earn: int = 1  # what a tick of idle time adds to the store
 
-    def _setup(self, rate: Rate, start: int | None) -> None:
-        check_optional("start", start)
-        self._receipts = True
-        self.rate, (self._unit, self._cost, self._price, self._most) = rate, self._numbers(rate)
-        self._start(start)
-
-    def _start(self, start: int | None) -> None:
-        self.forget_takes()
-        self._spilled = 0
-        self._stored = self._most or 0 if self._starts_full else 0
-        self._next = None if start is None else start * self._unit
-
-    @abstractmethod
-    def _numbers(self, rate: Rate) -> tuple[int, int, int, int | None]:
-        """`_unit`, `_cost`, `_price` and `_most` at that rate."""
-
-    def _priced(self, stored: int, permits: int) -> tuple[int, int]:
-        """The store after a take of that many permits, and the ticks that they cost."""
-        plain, cost = permits * self._cost, permits * self._price
-        if plain - stored > cost:
-            cost = plain - stored
-        return stored + cost - plain, cost
-
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
-        if permits is not _ONE or type(now) is not int or (since is not None and type(since) is not int):
-            check_ask("take()", permits, now, since)
-        due, unit, stored, spilled = self._next, self._unit, self._stored, self._spilled
-        if due is None:
-            due = self._due(now)
-        at = -(-due // unit)  # rounded up
-        if at > now:
-            return at
-        since = now if since is None or since > now else since
-        # A record: the state before it, and the instant that it was booked from.
-        if self._latest is None or self._latest[0] != now:
-            self._latest = (now, due, stored, spilled, since, permits)
-        else:
-            self.note_take((now, due, stored, spilled, since, permits), joins=due > (since - 1) * unit)
-        self._next, self._stored, self._spilled = self._after(permits, due, stored, spilled, since)
-        return -((stored - due) // unit) if self._makes_up else max(at, since)
-
-    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
-        check_ask("peek()", permits, now)
-        due, stored = self._due(now), self._stored
-        if ahead:
-            due, stored, _ = self._after(ahead, due, stored, 0, now)
-        at = -(-due // self._unit)
-        return at if at > now else ceil_div(due - stored, self._unit) if self._makes_up else now
-
-    def undo(self, record: tuple[int, ...], kept: int) -> None:
-        _, due, stored, spilled, since, _ = record
-        if kept:
-            due, stored, spilled = self._after(kept, due, stored, spilled, since)
-        self._next, self._stored, self._spilled = due, stored, spilled
-
-    def charge(self, permits: int, now: int) -> None:
-        """Take permits from the store, and the rest on credit: later requests wait for it."""
-        check_permits("charge()", permits)
-        self.forget_takes()
-        self._next, self._stored, self._spilled = self._after(permits, self._due(now), self._stored, self._spilled, now)
+    @property
+    def stored(self) -> float:
+        """Permits in the store after the latest call. One that warms up is cold when it is full."""
+        return as_float(self._stored, self._cost)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. A debt keeps its duration, and the store its fraction."""
         rate = Rate.of(rate)
-        self._next, self._stored, _ = self._filled(self._due(now), self._stored, now)
+        self.line.due, self._stored, _ = self._filled(self._due(now), self._stored, now)
         self._measure(rate)
-
-    def _measure(self, rate: Rate) -> None:
-        """Count by the numbers of that rate. What is stored or owed keeps its duration."""
-        unit, cost, price, most = self._numbers(rate)
-        due = None if self._next is None else ceil_div(self._next * unit, self._unit)
-        stored, spilled = self._rescaled(unit, cost), self._spilled * unit // self._unit
-        self.forget_takes()
-        self._next, self._stored, self._spilled = due, stored, spilled  # without a call in between: a signal handler may raise there
-        self.rate, self._unit, self._cost, self._price, self._most = rate, unit, cost, price, most
-
-    def _rescaled(self, unit: int, cost: int) -> int:
-        """The store, at another `_unit` and `_cost`."""
-        return self._stored * unit // self._unit  # rounded down: no fraction of a permit is given
-
-    def reset(self, now: int) -> None:
-        """Owe nothing, with the store of a new scheduler."""
-        self._start(now)
-
-    def lag(self, now: int) -> int:
-        """0: unused time is stored or lost, and never makes a backlog."""
-        return 0
-
-    @property
-    def spilled(self) -> int:
-        """Nanoseconds of idle time that found the store full and are lost."""
-        return self._spilled // (self._unit * self._earn)
-
-    @property
-    def next_free(self) -> int | None:
-        """The instant (ns, rounded up) at which the next request may start; None before the first call."""
-        return None if self._next is None else ceil_div(self._next, self._unit)
-
-    def _due(self, now: int) -> int:
-        if self._next is None:
-            self._next = now * self._unit
-        return self._next
-
-    def _filled(self, due: int, stored: int, since: int) -> tuple[int, int, int]:
-        """next_free and the store after the idle time up to ``since``, and what found no room, in the store's unit."""
-        idle = since * self._unit
-        if due > idle - self._unit:  # within the instant is on time: a fraction of it lost at every grant would be drift
-            return due, stored, 0
-        stored += (idle - due) * self._earn
-        most = self._most
-        return (idle, stored, 0) if most is None or stored <= most else (idle, most, stored - most)
-
-    def _after(self, permits: int, due: int, stored: int, spilled: int, since: int) -> tuple[int, int, int]:
-        """next_free, the store and what was lost, after a request for that many permits that has stood in line since ``since``."""
-        free, stored, gone = self._filled(due, stored, since)
-        stored, cost = self._priced(stored, permits)
-        return free + cost, stored, spilled + gone
-
-
-class BurstRatio(_Smooth):
-    """Keep to a schedule, and catch up at ``ratio`` times the rate after a delay.
-
-    The schedule is at the plain rate, and no request starts ahead of it. A delay is stored, and a stored permit costs ``1 / ratio`` of an
-    interval, so permits are never closer than ``1 / (ratio x rate)``. A delay of G is made up for within ``G / (ratio - 1)``. This is the
-    dynamic limiter of EngineBlock, without its grace operations, which let requests start early.
-
-    Args:
-        rate: The rate: text such as ``"10/s"``, a number per second, or a `Rate`.
-        ratio: How many times the rate to catch up at, 1 or more.
-        start: When the schedule begins, in ns. By default with the first request.
-    """
-
-    __slots__ = ("_ratio",)
-    _makes_up: bool = True
-
-    def __init__(self, rate: Rate | str | Number, ratio: Number = 1.1, *, start: int | None = None) -> None:
-        self._ratio = ratio_of(ratio, "BurstRatio(ratio")
-        self._setup(Rate.of(rate), start)
-
-    @property
-    def ratio(self) -> float:
-        """The rate of catching up, as a multiple of the plain rate."""
-        return as_float(*self._ratio)
-
-    @property
-    def ticks(self) -> int | None:
-        """The start of the next slot of the schedule (ns, rounded up); None before the first call."""
-        return None if self._next is None else ceil_div(self._next - self._stored, self._unit)
-
-    def set_rate(self, rate: Rate, now: int) -> None:
-        """The next slot keeps its instant, the ones after it follow at the new rate."""
-        rate = Rate.of(rate)
-        self._due(now)
-        self._measure(rate)
-
-    def apply(self, rate: Rate | str | Number, burst_ratio: Number, now: int | None = None) -> None:
-        """Change rate and ratio. The next slot keeps its instant."""
-        rate, ratio = Rate.of(rate), ratio_of(burst_ratio, "BurstRatio(ratio")
-        if now is not None:
-            self._due(now)
-        self._ratio = ratio
-        self._measure(rate)
-
-    def restart(self, now: int) -> None:
-        """Forget the backlog: no slot is due before now."""
-        self.forget_takes()
-        due = max(self._due(now), now * self._unit)
-        self._next, self._stored = due, min(self._stored, due - now * self._unit)
-
-    def lag(self, now: int) -> int:
-        return 0 if self.ticks is None else max(0, now - self.ticks)
-
-    def bound(self, window: int, largest: int = 1) -> int | None:
-        check_window(window, largest)
-        return largest + window * self._unit // self._price
-
-    def _numbers(self, rate: Rate) -> tuple[int, int, int, int | None]:
-        (unit, cost), (num, den) = rate.ticks, self._ratio
-        return unit * num, cost * num, cost * den, None
-
-    def _rescaled(self, unit: int, cost: int) -> int:
-        if self._next is None:
-            return 0
-        # The slot of the schedule is rounded up, and so is `next_free`: neither is sooner.
-        return ceil_div(self._next * unit, self._unit) - ceil_div((self._next - self._stored) * unit, self._unit)
-
-    def __repr__(self) -> str:
-        # The next slot as a clock reading in seconds, once there is one.
-        next_at = "" if self.ticks is None else f", next_at={round(ns_to_seconds(self.ticks), 6)}"
-        return f"BurstRatio({str(self.rate)!r}, ratio={self.ratio:g}{next_at})"
 
 
 class SmoothBursty(_Smooth):
@@ -246,6 +50,7 @@ class SmoothBursty(_Smooth):
     """
 
     __slots__ = ("_in_permits", "_size")
+    rate: Rate
 
     def __init__(
         self,
@@ -264,12 +69,7 @@ class SmoothBursty(_Smooth):
         self._in_permits = max_stored is not None
         if self._size[0] < 0:
             raise ValueError("SmoothBursty(max_burst, max_stored) must be 0 or more; 0 stores nothing.")
-        self._setup(Rate.of(rate), start)
-
-    @property
-    def stored(self) -> float:
-        """Permits in the store after the latest call."""
-        return as_float(self._stored, self._cost)
+        self._setup(rate, start)
 
     def bound(self, window: int, largest: int = 1) -> int:
         """``store + rate x window + largest``: a full store, the permits that flow in, and one request on credit."""
@@ -281,10 +81,10 @@ class SmoothBursty(_Smooth):
         due = self._due(now)
         return 0 if due > now * self._unit else self._filled(due, self._stored, now)[1] // self._cost + 1
 
-    def _numbers(self, rate: Rate) -> tuple[int, int, int, int | None]:
+    def _numbers(self, rate: Rate) -> Numbers:
         num, den = self._size
         full = rate.period_ns if self._in_permits else NS_PER_SECOND * rate.permits
-        return rate.permits, rate.period_ns, 0, num * full // den
+        return rate.permits, rate.period_ns, 0, num * full // den, NO_LINE
 
     def _rescaled(self, unit: int, cost: int) -> int:
         return self._stored * cost // self._cost if self._in_permits else super()._rescaled(unit, cost)
@@ -316,6 +116,7 @@ class SmoothWarmingUp(_Smooth):
     """
 
     __slots__ = ("_cold_factor", "_earn", "_warmup")
+    rate: Rate
     _starts_full: bool = True
 
     def __init__(self, rate: Rate | str | Number, warmup: Duration, cold_factor: Number = 3.0, *, start: int | None = None) -> None:
@@ -330,20 +131,15 @@ class SmoothWarmingUp(_Smooth):
         # max permits = warmup / I x (5 + c) / (2 (1 + c)). In the unit of the store, a permit is period_ns x 2 (cold + warm) and
         # a tick of idle time earns (5 warm + cold), all whole numbers.
         self._earn = 5 * warm + cold
-        self._setup(Rate.of(rate), start)
-
-    @property
-    def stored(self) -> float:
-        """Permits in the store after the latest call. A full store is cold."""
-        return as_float(self._stored, self._cost)
+        self._setup(rate, start)
 
     def bound(self, window: int, largest: int = 1) -> int:
         """``largest + rate x window``, because no permit costs less than the interval."""
         check_window(window, largest)
         return largest + self.rate.permits_in(window)
 
-    def _numbers(self, rate: Rate) -> tuple[int, int, int, int | None]:
-        return rate.permits, rate.period_ns * 2 * sum(self._cold_factor), 0, self._warmup * rate.permits * self._earn
+    def _numbers(self, rate: Rate) -> Numbers:
+        return rate.permits, rate.period_ns * 2 * sum(self._cold_factor), 0, self._warmup * rate.permits * self._earn, NO_LINE
 
     def _priced(self, stored: int, permits: int) -> tuple[int, int]:
         left = stored - permits * self._cost

@@ -1,34 +1,57 @@
-"""Strategies that pace by a ticks accumulator: TicksAccumulator, BurstCompensation.
+"""Strategies that keep to a schedule: TicksAccumulator, BurstCompensation, BurstRatio.
 
-The ticks accumulator is the start of the next free slot. A request takes that slot and moves the accumulator on by its own
-length, so its size delays only later requests (it pays later). Time is counted in ticks, of which a nanosecond and a permit have
-whole numbers (`Rate.ticks`), so nothing is ever divided or rounded.
-
-Only the slots of the latest instant can be given back, as with compare-and-swap. An older slot is lost, because it has delayed later
-requests already.
-
-Knows nothing of clocks, loops or waiters. From the EngineBlock limiters of 2018 (average and compensated).
+They differ in what becomes of time that was missed: it is made up for at once, given up in part, or made up for at a limited rate.
+From the EngineBlock limiters of 2018 (average, compensated and dynamic).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate._meter import ENDLESS, NO_LINE, Meter
-from aiorate._rate import Rate, as_float, ceil_div, exact, ns_to_seconds
-from aiorate._schedulers.interface import check_ask, check_optional, check_permits, check_window
-from aiorate._schedulers.metered import Metered
+from aiorate._meter import ENDLESS, NO_LINE
+from aiorate._rate import Rate, as_float, ceil_div, exact, ns_to_seconds, ratio_of
+from aiorate._schedulers.interface import check_window
+from aiorate._schedulers.pacing import Pacing
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
+    from aiorate._schedulers.pacing import Numbers
 
-__all__ = ["BurstCompensation", "TicksAccumulator"]
 
-_ONE = 1
 _COUNTED = 1000
 
 
-class TicksAccumulator(Metered):
+class _Schedule(Pacing):
+    """The store is the delay that is still to be made up for."""
+
+    __slots__ = ()
+    rate: Rate
+    _makes_up: bool = True
+
+    @property
+    def ticks(self) -> int | None:
+        """The start of the next slot of the schedule (ns, rounded up); None before the first call."""
+        return None if self.line.due is None else ceil_div(self.line.due - self._stored, self._unit)
+
+    def restart(self, now: int) -> None:
+        """Forget the backlog: no slot is due before now."""
+        self.collect()
+        due = max(self._due(now), now * self._unit)
+        self._latest, self.line.due, self._stored = None, due, min(self._stored, due - now * self._unit)
+
+    def lag(self, now: int) -> int:
+        return 0 if self.ticks is None else max(0, now - self.ticks)
+
+    def _parameters(self) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        # The next slot as a clock reading in seconds, once there is one.
+        next_at = "" if self.ticks is None else f", next_at={round(ns_to_seconds(self.ticks), 6)}"
+        return f"{type(self).__name__}({str(self.rate)!r}{self._parameters()}{next_at})"
+
+
+class TicksAccumulator(_Schedule):
     """Keep to a schedule, and make up for all missed time at once.
 
     The k-th permit is due at ``start + k / rate``, whatever happened before. Use it for load generators that must reach a mean rate, and
@@ -39,102 +62,13 @@ class TicksAccumulator(Metered):
         start: When the schedule begins, in ns. By default with the first request.
     """
 
-    __slots__ = ("_cost", "_given_up", "_unit")
+    __slots__ = ()
     rate: Rate
     books_since: bool = False
-    _unit: int  # the ticks of a nanosecond
-    _cost: int  # and of a permit
     _strictness: tuple[int, int] = (0, 1)
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
-        check_optional("start", start)
-        self.line: Meter = Meter()
-        self._receipts = True
-        self._given_up = 0  # ticks of schedule
-        self.forget_takes()
-        self._measure(Rate.of(rate), None)
-        if start is not None:
-            self._due(start)
-
-    @property
-    def ticks(self) -> int | None:
-        """The accumulator: the instant (ns, rounded up) of the next free slot; None before the first call."""
-        return None if self.line.due is None else ceil_div(self.line.due, self._unit)
-
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
-        if permits is not _ONE or type(now) is not int or (since is not None and type(since) is not int):
-            check_ask("take()", permits, now, since)
-        line = self.line
-        slot = line.due
-        if slot is None:
-            slot = self._due(now)
-        at = -(-slot // self._unit)  # rounded up
-        if at <= now:
-            if line.last is not None:
-                self.collect()
-            base = slot
-            if self.books_since:
-                base = self._booked_from(slot, now if since is None or since > now else since)
-                self._given_up += base - slot
-            # A record: the accumulator before it, and the beginning of its slot.
-            if self._latest is None or self._latest[0] != now:
-                self._latest = (now, slot, base, permits)
-            else:
-                self.note_take((now, slot, base, permits), joins=base == slot)
-            line.due = base + permits * self._cost
-        return at
-
-    metered_take = take
-
-    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
-        check_ask("peek()", permits, now)
-        slot = self._due(now)
-        if ahead:
-            slot = (self._booked_from(slot, now) if self.books_since else slot) + ahead * self._cost
-        return ceil_div(slot, self._unit)
-
-    def undo(self, record: tuple[int, ...], kept: int) -> None:
-        _, slot, base, _ = record
-        if kept:
-            self.line.due = base + kept * self._cost
-        else:
-            self.line.due = slot
-            self._given_up -= base - slot
-
-    def charge(self, permits: int, now: int) -> None:
-        """Take slots for that many permits, the first of them not before now. Later requests wait for them."""
-        check_permits("charge()", permits)
-        slot = self._due(now)
-        self.collect()
-        self.forget_takes()
-        base = self._booked_from(slot, now)
-        self.line.due = base + permits * self._cost
-        self._given_up += base - slot
-
-    def set_rate(self, rate: Rate, now: int) -> None:
-        """The next slot keeps its instant, the ones after it follow at the new rate."""
-        rate = Rate.of(rate)
-        slot = self._due(now)
-        self.collect()
-        self.forget_takes()
-        unit = rate.ticks[0]
-        self._given_up = self._given_up * unit // self._unit
-        self._measure(rate, ceil_div(slot * unit, self._unit))  # rounded up: no slot comes earlier than before
-
-    def restart(self, now: int) -> None:
-        """Forget the backlog: no slot is due before now."""
-        self.collect()
-        self.forget_takes()
-        self.line.due = max(self._due(now), now * self._unit)
-
-    def reset(self, now: int) -> None:
-        """Have the next slot begin now."""
-        self.collect()
-        self.forget_takes()
-        self._given_up, self.line.due = 0, now * self._unit
-
-    def lag(self, now: int) -> int:
-        return 0 if self.ticks is None else max(0, now - self.ticks)
+        self._setup(rate, start)
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """None: after a pause, all the permits that it held up may go at once."""
@@ -146,38 +80,17 @@ class TicksAccumulator(Metered):
         behind = now * self._unit - self._due(now)
         return 0 if behind < 0 else behind // self._cost + 1
 
-    def heed(self, last: int, cut: int, peak: int) -> None:
-        self._given_up += cut
-
-    def _measure(self, rate: Rate, due: int | None) -> None:
-        """Count in the ticks of that rate, in which the next slot is due then."""
+    def _numbers(self, rate: Rate) -> Numbers:
         (unit, cost), (num, den) = rate.ticks, self._strictness
-        line = self.line
-        # As in _booked_from(): a slot that is due within the instant is on time.
-        numbers = (unit, cost, unit - 1 if num else ENDLESS, 0) if num in (0, den) else NO_LINE
-        # All in one step: a signal handler may raise after a call.
-        line.numbers, line.due, self.rate, self._unit, self._cost = numbers, due, rate, unit, cost
+        # As in _after(): a slot that is due within the instant is on time.
+        return unit, cost, 0, None, (unit, cost, unit - 1 if num else ENDLESS, 0) if num in (0, den) else NO_LINE
 
-    def _due(self, now: int) -> int:
-        due = self.line.due
-        if due is None:
-            due = self.line.due = now * self._unit
-        return due
-
-    def _booked_from(self, slot: int, since: int) -> int:
-        """The beginning of a slot for a request in line since ``since``: later than due, if the request came late."""
-        if slot > (since - 1) * self._unit:  # within the instant is on time: a fraction of it lost at every grant would be drift
-            return slot
-        num, den = self._strictness
-        return slot - (slot - since * self._unit) * num // den  # rounded up: the schedule never gains a fraction of a tick
-
-    def _parameters(self) -> str:
-        return ""
-
-    def __repr__(self) -> str:
-        # The next slot as a clock reading in seconds, once there is one.
-        next_at = "" if self.ticks is None else f", next_at={round(ns_to_seconds(self.ticks), 6)}"
-        return f"{type(self).__name__}({str(self.rate)!r}{self._parameters()}{next_at})"
+    def _after(self, permits: int, due: int, stored: int, spilled: int, since: int) -> tuple[int, int, int]:
+        unit, given_up = self._unit, 0
+        if due <= (since - 1) * unit:  # within the instant is on time: a fraction of it lost at every grant would be drift
+            num, den = self._strictness
+            given_up = -((due - since * unit) * num // den)  # rounded up: the schedule never gains a fraction of a tick
+        return due + given_up + permits * self._cost, 0, spilled + given_up
 
 
 class BurstCompensation(TicksAccumulator):
@@ -195,6 +108,7 @@ class BurstCompensation(TicksAccumulator):
     """
 
     __slots__ = ("_strictness",)
+    rate: Rate
     books_since: bool = True
 
     def __init__(self, rate: Rate | str | Number, strictness: Number = 1.0, *, start: int | None = None) -> None:
@@ -211,12 +125,6 @@ class BurstCompensation(TicksAccumulator):
         """The fraction of missed time that a late request gives up."""
         return as_float(*self._strictness)
 
-    @property
-    def spilled(self) -> int:
-        """Nanoseconds of schedule given up."""
-        self.collect()
-        return self._given_up // self._unit
-
     def bound(self, window: int, largest: int = 1) -> int | None:
         """With strictness 1 ``largest + rate x window``. Otherwise None: a burst of any size may follow a long pause."""
         check_window(window, largest)
@@ -229,10 +137,62 @@ class BurstCompensation(TicksAccumulator):
         unit, cost = self._unit, self._cost
         behind, ready = 0 if self.line.due is None else now * unit - self.line.due, 0
         while behind >= 0 and ready < _COUNTED:
-            gap = behind if behind >= unit else 0  # within the instant, as in _booked_from()
+            gap = behind if behind >= unit else 0  # within the instant, as in _after()
             behind -= -(-gap * num // den) + cost
             ready += 1
         return ready
 
     def _parameters(self) -> str:
         return f", strictness={self.strictness:g}"
+
+
+class BurstRatio(_Schedule):
+    """Keep to a schedule, and catch up at ``ratio`` times the rate after a delay.
+
+    The schedule is at the plain rate, and no request starts ahead of it. A delay is stored, and a stored permit costs ``1 / ratio`` of an
+    interval, so permits are never closer than ``1 / (ratio x rate)``. A delay of G is made up for within ``G / (ratio - 1)``. This is the
+    dynamic limiter of EngineBlock, without its grace operations, which let requests start early.
+
+    Args:
+        rate: The rate: text such as ``"10/s"``, a number per second, or a `Rate`.
+        ratio: How many times the rate to catch up at, 1 or more.
+        start: When the schedule begins, in ns. By default with the first request.
+    """
+
+    __slots__ = ("_ratio",)
+    rate: Rate
+
+    def __init__(self, rate: Rate | str | Number, ratio: Number = 1.1, *, start: int | None = None) -> None:
+        self._ratio = ratio_of(ratio, "BurstRatio(ratio")
+        self._setup(rate, start)
+
+    @property
+    def ratio(self) -> float:
+        """The rate of catching up, as a multiple of the plain rate."""
+        return as_float(*self._ratio)
+
+    def apply(self, rate: Rate | str | Number, burst_ratio: Number, now: int | None = None) -> None:
+        """Change rate and ratio. The next slot keeps its instant."""
+        rate, ratio = Rate.of(rate), ratio_of(burst_ratio, "BurstRatio(ratio")
+        if now is not None:
+            self._due(now)
+        self._ratio = ratio
+        self._measure(rate)
+
+    def bound(self, window: int, largest: int = 1) -> int | None:
+        check_window(window, largest)
+        return largest + window * self._unit // self._price
+
+    def _numbers(self, rate: Rate) -> Numbers:
+        (unit, cost), (num, den) = rate.ticks, self._ratio
+        return unit * num, cost * num, cost * den, None, NO_LINE
+
+    def _rescaled(self, unit: int, cost: int) -> int:
+        due = self.line.due
+        if due is None:
+            return 0
+        # The slot of the schedule is rounded up, and so is the next free one: neither is sooner.
+        return ceil_div(due * unit, self._unit) - ceil_div((due - self._stored) * unit, self._unit)
+
+    def _parameters(self) -> str:
+        return f", ratio={self.ratio:g}"

@@ -4,26 +4,22 @@ The state is one number, the instant at which the bucket holds one permit, its n
 ``L - 1`` intervals ago. The virtual scheduling form of GCRA, ITU-T I.371, whose theoretical arrival time is that instant plus
 ``(burst - 1) x interval``.
 It makes the same grants as golang.org/x/time/rate without the truncation there.
-Knows nothing of clocks, loops or waiters.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiorate._meter import Meter
 from aiorate._rate import Rate, ceil_div
-from aiorate._schedulers.interface import check_ask, check_give_back, check_optional, check_permits, check_window
-from aiorate._schedulers.metered import Metered
-from aiorate._schedulers.peaks import NO_PEAKS
+from aiorate._schedulers.interface import check_ask, check_optional, check_permits, check_window
+from aiorate._schedulers.metered import Stored
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
 
-__all__ = ["TokenBucket"]
 
-
-class TokenBucket(Metered):
+class TokenBucket(Stored):
     """Allow bursts of up to ``burst``, then a steady rate.
 
     A bucket that holds permits and refills at the rate. A request takes its permits out, or waits for them. Any window holds at most
@@ -36,11 +32,12 @@ class TokenBucket(Metered):
         start: When the schedule begins, in ns. By default with the first request.
     """
 
-    __slots__ = ("_brim", "_cost", "_initial", "_peaks", "_spilled", "_unit", "burst", "max_permits")
+    __slots__ = ("_initial", "_spilled", "burst", "max_permits")
     rate: Rate
     burst: int
     """Size of the bucket in permits."""
-    _brim: int
+    _plan: tuple[int, int, int]
+    """The ticks of a nanosecond, those of a permit, and the level at which it is cut off."""
 
     def __init__(self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None) -> None:
         check_optional("start", start)
@@ -54,7 +51,7 @@ class TokenBucket(Metered):
         self.burst = burst
         self.max_permits: int | None = burst
         self._receipts = True
-        self._peaks = NO_PEAKS
+        self._peaks = None
         self._spilled = 0
         self._initial = burst if initial is None else initial
         self._measure(Rate.of(rate), None)
@@ -64,126 +61,88 @@ class TokenBucket(Metered):
     @property
     def spilled(self) -> int:
         """Nanoseconds of schedule that found the bucket full while a request stood in line, and are lost."""
-        return self._spilled // self._unit
+        return self._spilled // self._plan[0]
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         if type(now) is not int or type(permits) is not int or not 0 < permits <= self.burst or not (since is None or type(since) is int):
             check_ask("take()", permits, now, since, self.burst)
-        line, unit, cost = self.line, self._unit, self._cost
+        line, (unit, cost, brim) = self.line, self._plan
         due = line.due
         if due is None:
             due = self._begin(now)
-        last = due if permits == 1 else due + (permits - 1) * cost  # when the last of them is due
-        ticks = now * unit
+        last, ticks = due + (permits - 1) * cost, now * unit  # when the last of them is due
         if last > ticks:
             return -(-last // unit)  # rounded up
-        if since is None and not self._receipts and line.last is None and ticks - due + cost < self._brim:  # not full, and no records
-            line.due = last + cost
-            return now
-        if line.last is not None:
-            self.collect()
-        if since is None or since >= now:
-            at = now
-        else:
-            at = -(-last // unit)
-            if at < since:
-                at = since
+        at, begun = now, due
+        if since is not None and since < now:
+            at = max(-(-last // unit), since)
             ticks = since * unit
         found = ticks - due + cost  # the level when the request joined the line
-        begun, spilled = due, self._spilled
-        if found >= self._brim:  # the bucket was full, and the permits since then are lost
-            gone = found - self._brim + unit
-            found = self._brim
-            begun += gone
-            if ticks != now * unit:
-                self._spilled += gone
-        line.due = begun + permits * cost
+        if found >= brim:  # the bucket was full, and the permits since then are lost
+            found, begun = brim, ticks + cost + unit - brim
         if self._receipts:
-            peaks = self._peaks
-            if now != peaks.at or found > peaks.level:
-                self._peaks = peaks.note(now, found)
-            latest = self._latest
-            # A record: the next permit and the loss before the take, and the first that was taken.
-            if latest is None or latest[0] != now:
-                self._latest = (now, due, begun, spilled, permits)
-            elif begun == due == latest[2] + latest[4] * cost:
-                self._latest = (now, latest[1], latest[2], latest[3], latest[4] + permits)  # in a third of the time of a slice
-            else:
-                self.note_take((now, due, begun, spilled, permits), joins=False)
+            self.note_take(permits, now, found, due, self._spilled)
+        if at < now:
+            self._spilled += begun - due
+        line.due = begun + permits * cost
         return at
 
     metered_take = take
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now, most=self.burst)
-        due = self._due(now)
+        due, (unit, cost, brim) = self._due(now), self._plan
         if ahead:
-            found = now * self._unit - due + self._cost
-            if found >= self._brim:  # what does not fit is lost when the first of them is taken
-                due += found - self._brim + self._unit
-            due += ahead * self._cost
-        return max(now, ceil_div(due + (permits - 1) * self._cost, self._unit))
+            if now * unit - due + cost >= brim:  # what does not fit is lost when the first of them is taken
+                due = now * unit + cost + unit - brim
+            due += ahead * cost
+        return max(now, ceil_div(due + (permits - 1) * cost, unit))
 
-    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Put permits back as far as there is room; by receipt, as far as there was room for them at every take since."""
-        check_give_back(permits, now, taken)
-        line = self.line
-        if line.due is None:
+    def restore(self, before: tuple[Any, ...]) -> None:
+        self.line.due, self._spilled = before
+
+    def credit(self, permits: int, now: int, taken: int | None) -> None:
+        due, (unit, cost, brim) = self.line.due, self._plan
+        if due is None:
             return
-        if taken is None:
-            self.collect()
-            level = now * self._unit - line.due + self._cost
-            # The level is cut off a whole ns above full (see _measure), so a credit may reach that far too.
-            credit = min(permits * self._cost, self._brim - 1 - level)
-            if credit > 0:
-                line.due -= credit
-                self._peaks = self._peaks.note(now, level + credit)
+        credit = permits * cost
+        if taken is not None:
+            # With the credit, a later take would have found a full bucket. It may have found one already, or up to a ns more than full.
+            self.line.due = due - self.credit_since(taken, credit, brim - unit)
             return
-        permits = self.undo_takes(permits, taken)
-        if permits:
-            credit = permits * self._cost
-            peak = self._peaks.since(taken)
-            if peak is not None and peak + credit >= self._brim:
-                # With the credit, that take would have found a full bucket. It may have found one already, or up to a ns more than full.
-                credit = 0 if peak >= self._brim else self._brim - self._unit - peak
-            line.due -= credit
-            self._peaks.raise_since(taken, credit)
+        level = now * unit - due + cost
+        # The level is cut off a whole ns above full (see _measure), so a credit may reach that far too.
+        credit = min(credit, brim - 1 - level)
+        if credit > 0:
+            self.line.due = due - credit
+            self.note_level(now, level + credit)
 
     def heed(self, last: int, cut: int, peak: int) -> None:
-        if self._receipts:
-            self._peaks = self._peaks.note(last, self._brim if cut else min(peak + self._cost, self._brim))
-
-    def stands(self, record: tuple[int, ...]) -> bool:
-        return self.line.due == record[2] + record[4] * self._cost
-
-    def undo(self, record: tuple[int, ...], kept: int) -> None:
-        _, due, begun, spilled, _ = record
-        if kept:
-            self.line.due = begun + kept * self._cost
-        else:
-            self.line.due, self._spilled = due, spilled
+        _, cost, brim = self._plan
+        self.note_level(last, brim if cut else min(peak + cost, brim))
 
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits out at once. The level may fall below zero."""
         check_permits("charge()", permits)
         self.collect()
-        due = self._due(now)
-        level = now * self._unit - due + self._cost
-        if level >= self._brim:
-            level = self.burst * self._cost
-            due = now * self._unit - level + self._cost
-        self._peaks = self._peaks.note(now, level)
-        self.line.due = due + permits * self._cost
+        due, (unit, cost, brim) = self._due(now), self._plan
+        level = now * unit - due + cost
+        if level >= brim:
+            level = self.burst * cost
+            due = now * unit - level + cost
+        self.note_level(now, level)
+        self._latest, self.line.due = None, due + permits * cost
 
     def available(self, now: int) -> int:
         """The permits in the bucket."""
-        return max(0, min((now * self._unit - self._due(now)) // self._cost + 1, self.burst))
+        unit, cost, _ = self._plan
+        return max(0, min((now * unit - self._due(now)) // cost + 1, self.burst))
 
     def _standings(self, now: int) -> list[tuple[int, int]]:
-        due = self.line.due
+        due, (unit, cost, _) = self.line.due, self._plan
         if due is None:
             return super()._standings(now)
-        ticks, unit, cost = now * self._unit, self._unit, self._cost
+        ticks = now * unit
         if due > ticks:
             return [(0, -(-due // unit))]
         left = (ticks - due) // cost + 1
@@ -193,19 +152,19 @@ class TokenBucket(Metered):
         """Change the rate. The bucket keeps its level in permits, and so does a debt."""
         rate = Rate.of(rate)
         self.collect()
-        missing = max(0, self._due(now) + (self.burst - 1) * self._cost - now * self._unit)
-        unit, cost = rate.ticks
-        self._spilled = self._spilled * unit // self._unit
-        self._peaks.scale(cost, self._cost)
+        (old_unit, old_cost, _), (unit, cost) = self._plan, rate.ticks
+        missing = max(0, self._due(now) + (self.burst - 1) * old_cost - now * old_unit)
+        self._spilled = self._spilled * unit // old_unit
+        self.scale_levels(cost, old_cost)
         # Rounded up: this gives no fraction of a permit.
-        missing = ceil_div(missing * cost, self._cost)
+        missing = ceil_div(missing * cost, old_cost)
         self._measure(rate, now * unit + missing - (self.burst - 1) * cost)
 
     def reset(self, now: int) -> None:
         """Hold ``initial`` permits again."""
         self.collect()
         self._spilled = 0
-        self._peaks = NO_PEAKS
+        self._peaks = None
         self._begin(now)
 
     def lag(self, now: int) -> int:
@@ -218,21 +177,22 @@ class TokenBucket(Metered):
         return self.burst + self.rate.permits_in(window)
 
     def _measure(self, rate: Rate, due: int | None) -> None:
-        self.forget_takes()
-        plan, (unit, cost) = rate._plans.get(self.burst), rate.ticks
+        plan = rate._plans.get(self.burst)
         if plan is None:
+            unit, cost = rate.ticks
             kept = (self.burst - 1) * cost
             # The level is cut off a whole nanosecond above full. Less lies within the instant, and cutting it off would be drift.
-            plan = rate._keep_plan(self.burst, (kept + cost + unit, (unit, cost, kept + unit - 1, kept)))
+            plan = rate._keep_plan(self.burst, ((unit, cost, kept + cost + unit), (unit, cost, kept + unit - 1, kept)))
         line = self.line  # all in one step: a signal handler may raise after a call
-        self.rate, self._unit, self._cost, (self._brim, line.numbers), line.due = rate, unit, cost, plan, due
+        self._latest, self.rate, (self._plan, line.numbers), line.due = None, rate, plan, due
 
     def _due(self, now: int) -> int:
         return self._begin(now) if self.line.due is None else self.line.due
 
     def _begin(self, start: int) -> int:
-        self.forget_takes()
-        due = self.line.due = start * self._unit - (self._initial - 1) * self._cost
+        unit, cost, _ = self._plan
+        self._latest, due = None, start * unit - (self._initial - 1) * cost
+        self.line.due = due
         return due
 
     def __repr__(self) -> str:

@@ -18,7 +18,6 @@ from aiorate._schedulers.interface import Scheduler, check_ask, check_give_back,
 if TYPE_CHECKING:
     from aiorate._rate import Number
 
-__all__ = ["NEVER", "SlidingWindow", "Window", "in_period", "rate_per", "whole_rate"]
 
 NEVER = -(1 << 198)
 """In place of an instant that has not come: before all others."""

@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 
 from aiorate._errors import kind_of
 
-__all__ = ["check_source", "identity", "is_cluster", "library_of"]
-
 _SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 _MAY_HAVE_AT = ("username=", "password=", "client_name=")
 _CLUSTERS = {"RedisCluster", "ValkeyCluster"}

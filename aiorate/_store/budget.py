@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.token_bucket import TokenBucket
     from aiorate._tree.limit import Taken
 
-__all__ = ["Booked", "RedisBudget", "limit_of"]
-
 
 class _Dimension(Scheduler):
     """One dimension of a budget in a store, as its own process knows it: its rate, and its burst, or None for a rate without one.

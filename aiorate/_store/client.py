@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from aiorate._store.store import Asked, Store
 
-__all__ = ["Session", "StoreClient", "client_of"]
 
 _CALL_SECONDS = 0.5  # for one answer
 _TICK = 0.25  # seconds between looks at a call that may hang, and at a task that may be idle

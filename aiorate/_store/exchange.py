@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from aiorate._store.slots import Part
     from aiorate._tree.node import Node
 
-__all__ = ["Exchange", "Runs"]
 
 _US, _MS = 1_000, 1_000_000  # ns
 _PORTION = 500  # slots asked for at once, if a horizon has fewer: the loop wakes as many waiters before slots lapse

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["Refusal", "Unreachable", "code_of", "failure_of", "said", "said_by_server"]
-
 _CODES = {
     "AskError": "ASK",
     "BusyLoadingError": "LOADING",

@@ -19,26 +19,24 @@ from collections.abc import Callable
 from hashlib import blake2b
 from importlib.util import find_spec
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 from zlib import crc32
 
 from aiorate._errors import EngineUnavailable
 from aiorate._lock import Lock
 from aiorate._rate import NS_PER_SECOND
-from aiorate._store.script import HEAD
+from aiorate._store.script import HEAD, OF_RATE, OF_WINDOW
 
 _LOCKS = find_spec("fcntl") is not None  # not on Windows
 if TYPE_CHECKING or _LOCKS:
     from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 
-__all__ = ["MOST_NUMBERS", "Busy", "Record", "StoreFile", "file_of"]
 
 _MAGIC, _SAME = b"aiorate limits 1", 15  # the first 15 bytes are those of each release, and the last one is the number of the format
 _PAGE, _COPY, _PAIR = 4096, 256, 512
 _FIRST_LEVEL, _GROWTH, _LEVELS = 16, 8, 7  # pages; 38 million records
-MOST_NUMBERS = 16
-"""Of the dimensions of one limit."""
+_MOST_NUMBERS = 16  # of the dimensions of one limit
 # The check sum, and what it is of: the kind of limit, the number of the copy, the digest of the name, when it was written: in which boot,
 # and in us of the monotonic and of the wall clock; after how many us it is at rest; and the value.
 _CHECK, _BODY = Struct("<I"), Struct("<IQ16s8sddd8d16d")
@@ -61,36 +59,27 @@ class Busy(Exception):
         self.again: int = again
 
 
-class User(Protocol):
-    """A limit in a file."""
-
-    def forked(self) -> None:
-        """This is a child process now."""
-        ...
-
-
 class Record:
-    """What a limiter knows of its record. ``size``: the numbers of its dimensions. ``clock``: in ns, of its value."""
+    """What a limiter knows of its record, which has the numbers of so many dimensions: of windows by the ``wall`` clock, or of rates."""
 
-    __slots__ = ("at", "clock", "digest", "heard", "kind", "read_at", "rest", "size", "told", "unix")
+    __slots__ = ("at", "digest", "heard", "kind", "rest", "size", "told", "wall")
 
-    def __init__(self, name: str, kind: str, size: int, clock: Callable[[], int], unix: bool) -> None:
+    def __init__(self, name: str, kind: str, dimensions: int, wall: bool) -> None:
+        numbers = dimensions * (OF_WINDOW if wall else OF_RATE)
+        if numbers > _MOST_NUMBERS:
+            raise ValueError(f"a limit in a file has at most {_MOST_NUMBERS // OF_RATE} rates or dimensions, not {dimensions}.")
         self.digest: bytes = blake2b(name.encode(), digest_size=16).digest()
-        self.kind: int = crc32(f"{size} {kind}".encode())
-        self.size: int = HEAD + size
-        self.rest: Value = (0.0,) * (MOST_NUMBERS - size)
+        self.kind: int = crc32(f"{numbers} {kind}".encode())
+        self.size: int = HEAD + numbers
+        self.rest: Value = (0.0,) * (_MOST_NUMBERS - numbers)
         """What fills it up."""
-        self.clock: Callable[[], int] = clock
-        self.unix: bool = unix
-        """Whether that is the wall clock."""
+        self.wall: bool = wall
         self.at: int = 0
         """Where the record was; 0: nowhere yet."""
         self.told: Value | None = None
         """Its value when it was written last by this limiter, ..."""
         self.heard: float = 0.0
         """... and when, in us."""
-        self.read_at: int = 0
-        """What the clock said in the last answer."""
 
 
 class StoreFile:
@@ -98,7 +87,8 @@ class StoreFile:
 
     def __init__(self, path: str) -> None:
         self.path: str = path
-        self.users: WeakSet[User] = WeakSet()
+        self.users: WeakSet[Any] = WeakSet()
+        """Those that have to be told of a fork."""
         self._descriptor = -1
         self._lock = Lock()
         self._asking = False
@@ -119,8 +109,8 @@ class StoreFile:
         self._lock, self._asking, self._busy = Lock(), False, (0, 0)
         self.close()
 
-    def ask(self, record: Record, decide: Decide[T], patient: bool) -> T:
-        """Decide on the value of a record: ``decide`` is given it and the time, and returns an answer, and the new value if it changes.
+    def ask(self, record: Record, now: float, decide: Decide[T], patient: bool) -> T:
+        """Decide on the value of a record, when its clock reads ``now``, or when it was written last if that is later.
 
         ``patient``: try for up to a millisecond. Raises `Busy`; and EngineUnavailable for an error of the kernel, for a file that cannot be
         used, and once others have held the lock for a second.
@@ -135,12 +125,12 @@ class StoreFile:
                         break
                     self._asking = True
                     try:
-                        now = time.monotonic_ns()
-                        if self._descriptor < 0 or now - self._looked_at > _GRACE:
-                            self._looked_at = now
+                        reading = time.monotonic_ns()
+                        if self._descriptor < 0 or reading - self._looked_at > _GRACE:
+                            self._looked_at = reading
                             self._open()
                         flock(self._descriptor, LOCK_EX | LOCK_NB)
-                        answer = self._decide(record, decide)
+                        answer = self._decide(record, now, decide)
                     finally:
                         self._asking = False
                         if self._descriptor >= 0:
@@ -187,7 +177,7 @@ class StoreFile:
         self._whole.clear()
         self._descriptor = descriptor
 
-    def _decide(self, record: Record, decide: Decide[T]) -> T:
+    def _decide(self, record: Record, now: float, decide: Decide[T]) -> T:
         """Read, decide, and write."""
         at, place, body = record.at, 0, None
         if at:
@@ -195,16 +185,15 @@ class StoreFile:
         if body is None or body[2] != record.digest:
             _check_head(self._descriptor)  # somebody may have emptied the file
             at, place, body = self._find(record.digest)
-        wall = time.time_ns() / 1000
-        record.read_at = reading = record.clock()
-        now = reading / 1000
-        kept = None
+        wall, kept = time.time_ns() / 1000, None
         if body is not None and body[2] == record.digest:
             kept = self._value(record, body, now, wall)
+            if kept is not None and not record.wall:
+                now = max(now, kept[1])
         answer, value, keep = decide(kept, now)
         if value is not None:
             number = 1 if body is None else body[1] + 1
-            since_boot = time.monotonic_ns() / 1000 if record.unix else now
+            since_boot = time.monotonic_ns() / 1000 if record.wall else now
             data = _BODY.pack(record.kind, number, record.digest, _BOOT, since_boot, wall, keep, *value, *record.rest)
             _write(self._descriptor, _CHECK.pack(crc32(data)) + data, at + _COPY - place)
             record.at, record.told, record.heard = at, value, now
@@ -218,7 +207,7 @@ class StoreFile:
             if _rests(boot, since_boot, written, keep):
                 return None
             raise OSError(0, "another kind of limit has that name in it. Give each a name of its own")
-        if boot == _BOOT or record.unix:
+        if boot == _BOOT or record.wall:
             return value
         if record.told is not None:
             raise OSError(0, "another machine uses it too, by another clock. Use a file on a local disk")

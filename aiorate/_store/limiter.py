@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from aiorate._spec import RateSpec
     from aiorate._store.options import OneLimit
 
-__all__ = ["RedisLimiter"]
 
 _acquire = Limiter.acquire  # not by super(), which takes as long as a permit that is in hand
 
@@ -57,7 +56,6 @@ class RedisLimiter(Limiter):
     """
 
     __slots__ = ("_session",)
-    _ANY_SCOPE = True
 
     def __init__(
         self,

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from aiorate._store.script import Question
 
-__all__ = ["Local"]
-
 
 class Local:
     """It has a ``share`` of the limits, and begins without a burst."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from aiorate._tree.line import Request
     from aiorate._tree.node import Node
 
-__all__ = ["Once"]
 
 _ANSWER_NS = NS_PER_SECOND * 9 // 10  # for which they wait
 _SINCE = 1 << 190  # since when they stand in line, and the ns that they may wait: later than any instant

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     OneLimit = Rate | str | Number | TokenBucket | CalendarWindow
 
-__all__ = ["Terms", "check_name", "parts_of", "read_limit", "terms_of"]
 
 _POLICIES = ("raise", "wait", "local", "open")
 _WHOLE = Fraction(1)

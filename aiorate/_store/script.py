@@ -30,7 +30,6 @@ from aiorate._store.failures import Unreachable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["FORM", "HEAD", "MOST", "MOST_RUNS", "OF_RATE", "OF_WINDOW", "SHA", "TEXT", "Answer", "Question", "pack", "read_answer"]
 
 FORM = "aiorate/2"
 MOST = 1e16

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from aiorate._tree.node import Node
     from aiorate._tree.refusals import Refusals
 
-__all__ = ["StoreSession"]
 
 _logger = getLogger("aiorate")
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from aiorate._schedulers.calendar_window import CalendarWindow
 
-__all__ = ["MOST_NS", "Hand", "Level", "Part", "Run", "check_memory", "check_pause"]
 
 MOST_NS = 10**19
 """317 years: the longest duration that a store can count."""

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     Command = tuple[str | bytes | int, ...]
 
-__all__ = ["CONNECT_SECONDS", "Asked", "Store", "store_of"]
 
 CONNECT_SECONDS = 2.0  # for one answer of a new connection
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from aiorate._store.client import Session
 
-__all__ = ["client_of_process"]
-
 
 class _Thread:
     """Called in decisions, and never waits for a store."""

@@ -13,8 +13,6 @@ from aiorate._store.script import HEAD, MOST, OF_RATE, OF_WINDOW
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Answering", "take_now"]
-
 
 def take_now(
     every: float, burst: int, n: int, told: tuple[float, ...] | None, value: tuple[float, ...] | None, now: float

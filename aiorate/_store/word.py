@@ -6,8 +6,6 @@ from functools import partial
 
 from aiorate._loops.table import loop_here
 
-__all__ = ["Word"]
-
 
 class Word:
     """Told once, in any thread, to the task that makes it."""

@@ -15,7 +15,6 @@ from aiorate._tools import strategies
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["main"]
 
 _SYSTEM = os.name
 

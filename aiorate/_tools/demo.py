@@ -28,7 +28,6 @@ from aiorate.http import hooks
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-__all__ = ["Run", "WatchedLimiter", "judge", "run", "send", "show"]
 
 _FREE_SECONDS = 1.5  # the longest run without the limiter
 _ANSWER_AFTER = 0.05  # seconds

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     Points = Sequence[tuple[int, int]]
 
-__all__ = ["SECOND", "busiest", "percentile", "plot"]
 
 SECOND = 1_000_000_000
 _HEIGHT, _BINS = 15, 40

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from aiorate import Scheduler
 
-__all__ = ["play", "read", "run"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST = 9_214_646_400  # seconds, 2262-01-01: the ns of later instants do not fit in 64 bits

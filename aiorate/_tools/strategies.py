@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from aiorate import Scheduler
 
-__all__ = ["NAMES", "make"]
-
 
 def make(name: str | None, rate: str, *, burst: int | None = None, origin: int | None = None) -> Scheduler:
     """Make the strategy of that name: a TokenPool by default, or a TokenBucket if there is a ``burst``.

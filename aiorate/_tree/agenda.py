@@ -13,13 +13,11 @@ from aiorate._loops.turn import MOST
 from aiorate._tree.limit import outcome_of
 
 if TYPE_CHECKING:
-    from aiorate._loops.loop import Handle, Loop
+    from aiorate._loops.loop import Handle, Loop, Ticket
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Limit
-    from aiorate._tree.line import Ticket
     from aiorate._tree.refusals import Refusals
 
-__all__ = ["Agenda"]
 
 _SMALL = 32
 

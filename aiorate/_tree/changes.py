@@ -19,20 +19,6 @@ if TYPE_CHECKING:
     from aiorate._spec import RateSpec
     from aiorate._tree.node import Node
 
-__all__ = [
-    "apply",
-    "cap",
-    "charge",
-    "observe",
-    "on_pause_end",
-    "pause",
-    "pause_longer",
-    "refund",
-    "reset",
-    "resume",
-    "set_rate",
-    "share",
-]
 
 _MOST_LEVELS = 64  # a decision may pass all of them, each by about ten nested calls, and Python allows a thousand
 _KEY = "a key or a budget"

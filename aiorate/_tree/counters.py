@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
 
-__all__ = ["NOTHING", "Counters"]
 
 _NO_WAITS: dict[int, int] = {}  # shared by all limiters for which nobody ever waited
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
     T = TypeVar("T")
 
-__all__ = ["LINGER_NS", "decisions", "keeper", "post", "run", "settle", "tell"]
 
 LINGER_NS = 1_000_000_000  # how long the thread stays when it has nothing to do
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
-__all__ = ["FairQueue", "Flow"]
-
 R = TypeVar("R")
 
 _SCALE = 1 << 40  # units of virtual time for a permit at weight 1

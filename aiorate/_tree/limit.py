@@ -14,12 +14,12 @@ from aiorate._schedulers.interface import NOBODY_KNOWS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aiorate._loops.loop import Loop, ReadClock, Waker
+    from aiorate._loops.loop import Loop, ReadClock, Ticket, Waker
     from aiorate._meter import Meter
     from aiorate._schedulers.amounts import AnyQuotas, AnyScheduler, Permits
     from aiorate._tree.counters import Counters
     from aiorate._tree.fair_queue import Flow
-    from aiorate._tree.line import Line, Ticket
+    from aiorate._tree.line import Line
     from aiorate._tree.watch import Watch
 
 # What a request took: of each limit from its own up, the permits, and the instant at which it took them.

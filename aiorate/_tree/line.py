@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from aiorate._schedulers.amounts import Permits
 
-__all__ = ["NOBODY", "Line", "Request", "StandIn", "Ticket"]
 
 N = TypeVar("N")
 

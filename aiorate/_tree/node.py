@@ -26,14 +26,13 @@ from aiorate._tree.supply import SAME, Late, Supply
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aiorate._loops.loop import Clock, Loop, Waker
+    from aiorate._loops.loop import Clock, Loop, Ticket, Waker
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Taken
-    from aiorate._tree.line import Request, Ticket
+    from aiorate._tree.line import Request
     from aiorate._tree.refusals import Refusals
     from aiorate._tree.tree import Tree
 
-__all__ = ["Node"]
 
 _ESTIMATED = 32  # requests that time out in one wake-up whose errors say how long each would have waited
 
@@ -47,10 +46,9 @@ class Node(Supply):
         "due",
         "flow",
         "keeps",
-        "seen",
-        "seen_at",
         "standing",
         "stood",
+        "used",
         "wake_at",
         "waker",
     )
@@ -72,10 +70,8 @@ class Node(Supply):
         """Makes the tickets of its line, and wakes those who hold them; None: nobody has waited in it."""
         self.keeps: object = None
         """The limiter or budget that it shares, which as a key of others would be evicted if nobody held it."""
-        self.seen: Permits = 0
-        """As a key of others: what `granted` was when it was looked at last, ..."""
-        self.seen_at: int = 0
-        """... and when it was first found to be that."""
+        self.used: int = 0
+        """As a key of others: how often any of them had been used, or what the clock read, when it was used last."""
         self.flow: Flow | None = None
         """This limit among those that share the one above."""
         self.standing: Ticket | Node | None = None

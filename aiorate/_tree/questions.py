@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Limit
 
-__all__ = ["above_on_demand", "above_wait", "available", "is_rested", "next_reading", "wait_for"]
-
 
 def wait_for(limit: Limit, permits: Permits, now: int) -> int | None:
     """Nanoseconds until a request made now would be granted, those in line included, or less; None: unknown.

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Limit
 
-__all__ = ["ACQUIRE", "CLOSED", "NOT_FOR_THREADS", "Admission", "MaxWaiting", "Refusals"]
 
 CLOSED = "the limiter is closed. Create a new one, or reopen this one: limiter.apply(aiorate.RateSpec(limiter.rate, 1, 'start'))."
 

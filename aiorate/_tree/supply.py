@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from aiorate._tree.line import Line
     from aiorate._tree.watch import Watch
 
-__all__ = ["SAME", "Late", "Supply"]
 
 _SAME_WAKE_UP_NS = 1_500_000  # the average distance of two wake-ups
 

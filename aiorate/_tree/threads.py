@@ -31,16 +31,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any, ParamSpec, TypeVar
 
-    from aiorate._loops.loop import Clock, Handle, ReadClock
+    from aiorate._loops.loop import Clock, Handle, ReadClock, Ticket
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer, Limit, Outcome, Source, Taken
-    from aiorate._tree.line import Ticket
     from aiorate._tree.refusals import Admission
 
     P = ParamSpec("P")
     T = TypeVar("T")
 
-__all__ = ["BLOCKING", "ThreadTree", "check_may_block", "wait_blocking"]
 
 BLOCKING = Refusals("acquire_blocking")
 _LOOK_AGAIN = 1.0  # seconds: on Windows, Ctrl-C is not heeded before

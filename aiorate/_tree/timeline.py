@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from aiorate._loops.loop import Clock, ReadClock
 
-__all__ = ["NOT_ASKED", "Timeline"]
 
 NOT_ASKED = 1 << 200
 """In place of an instant: the scheduler was not asked, because of a line, a pause, a stop or a close."""

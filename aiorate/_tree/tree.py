@@ -22,16 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import ParamSpec, TypeVar
 
-    from aiorate._loops.loop import Clock, Loop
+    from aiorate._loops.loop import Clock, Loop, Ticket
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer, Limit, Source, Taken
-    from aiorate._tree.line import Ticket
     from aiorate._tree.refusals import Admission, Refusals
 
     P = ParamSpec("P")
     T = TypeVar("T")
 
-__all__ = ["TURN", "Tree"]
 
 TURN: Ticket = StandIn(True)
 """The ticket of all requests that were refused in a starved loop: they are asked for again once it has turned."""

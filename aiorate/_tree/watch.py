@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     OnWait = Callable[[Waited], object]
 
-__all__ = ["Totals", "Watch", "join", "totals_of", "watch_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Totals:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     Headers = Mapping[str, str | float] | Mapping[bytes, bytes] | Iterable[tuple[str, str]] | Iterable[tuple[bytes, bytes]]
 
-__all__ = ["named_by_server", "read_feedback", "throttles"]
 
 _THROTTLING = (429, 503, 529)
 _UNNAMED_PAUSE = 1.0  # seconds

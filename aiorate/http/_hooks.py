@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from aiorate.adaptive import AdaptiveRate
     from aiorate.http._requests import Limiters, Observe
 
-__all__ = ["blocking_hooks", "hooks"]
-
 
 def hooks(
     limiter: Limiter | AdaptiveRate | Limiters | Budget,

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     _Item = tuple[str, Mapping[str, object]]
 
-__all__ = ["NAMES", "matching_profiles", "read_quotas", "split_dictionary"]
 
 _logger = logging.getLogger("aiorate")
 

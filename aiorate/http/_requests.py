@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from aiorate._rate import Duration
     from aiorate.http._feedback import Headers
 
-__all__ = ["Limiters", "Observe", "RequestLimit", "check_cost", "origin", "origin_of", "overrides_of", "parse_overrides"]
 
 R = TypeVar("R")
 Observe = Callable[[int, "Headers"], None]
@@ -105,7 +104,7 @@ class RequestLimit(Generic[R]):
     def check_blocking(self) -> None:
         """Raise RuntimeError if the limiter is for one event loop, and so cannot limit synchronous code."""
         limiter, limiters = self._only or self._budget, self._limiters
-        narrow = limiters.scope == "loop" if isinstance(limiters, KeyedLimiter) else limiter is not None and not limiter._node.tree.threads
+        narrow = limiters.scope == "loop" if isinstance(limiters, KeyedLimiter) else limiter is not None and not limiter._may_block
         if narrow:
             raise RuntimeError(
                 f"{self._call}: this limiter is for one event loop, and a synchronous client blocks its thread. Create it with"

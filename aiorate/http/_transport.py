@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from aiorate.adaptive import AdaptiveRate
     from aiorate.http._requests import Limiters
 
-__all__ = ["limit_transport"]
 
 # For type checkers: neither package is imported at run time. httpx2 comes last, so a checker that finds only httpx2 knows its type.
 AnyTransport = TypeVar(

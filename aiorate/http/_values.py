@@ -14,8 +14,6 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
 
-__all__ = ["LONGEST", "Clock", "bounded", "latest", "numbers", "whole", "window"]
-
 LONGEST = 86_400.0
 """Seconds, one day: pauses and resets are cut to it, whatever a server says."""
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["PROFILES", "RETRY_AFTER", "RETRY_AFTER_MS", "Fields", "Profile"]
-
 
 class Fields(NamedTuple):
     """The headers of one quota. An empty name means that the vendor has no such header."""

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from aiorate._schedulers.interface import Scheduler
 
-__all__ = ["check_scheduler"]
 
 DAY = 86_400 * NS_PER_SECOND
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     Limit = Limiter | Budget | KeyedLimiter[Any] | KeyedBudget[Any]
 
-__all__ = ["reset_limiters"]
-
 
 def reset_limiters(*limits: Limit) -> None:
     """Reset limits, and all that they share: as full or empty as they start, no debt, no pause, counters at 0, keys forgotten.

@@ -11,8 +11,6 @@ from aiorate._schedulers.interface import Scheduler, check_instant
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["simulate"]
-
 
 def simulate(scheduler: Scheduler, requests: Iterable[int | tuple[int, int]]) -> list[int]:
     """The instants (ns) at which requests in one line are granted, if each is woken exactly on time.

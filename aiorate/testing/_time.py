@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from aiorate._rate import Duration
 
-__all__ = ["ManualClock", "VirtualLoop"]
-
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop in which waiting takes no time: when no task can run, time jumps to the next timer.

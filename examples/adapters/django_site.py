@@ -9,7 +9,6 @@ With several worker processes, each would have a budget: flask_workers.py has on
 from __future__ import annotations
 
 from collections import Counter
-from math import ceil
 from typing import TYPE_CHECKING
 
 import django
@@ -18,6 +17,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import path
 
 from aiorate import KeyedLimiter, TokenBucket
+from aiorate.asgi import rate_limit_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ def rate_limit(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[
         limiter = clients[request.META["REMOTE_ADDR"]]
         if limiter.try_acquire():
             return get_response(request)
-        return HttpResponse("Too many requests\n", status=429, headers={"Retry-After": str(ceil(limiter.delay()))})
+        return HttpResponse("Too many requests\n", status=429, headers=rate_limit_headers(limiter, refused=True))
 
     return middleware
 

@@ -8,11 +8,11 @@ With several worker processes, each would have a budget: flask_workers.py has on
 from __future__ import annotations
 
 from collections import Counter
-from math import ceil
 
 from flask import Flask, Response, request
 
 from aiorate import KeyedLimiter, Limiter, TokenBucket
+from aiorate.asgi import rate_limit_headers
 
 clients: KeyedLimiter[str] = KeyedLimiter(lambda address: TokenBucket("5/s", burst=10), scope="process")
 upstream = Limiter("50/s", scope="process")
@@ -25,7 +25,7 @@ def limit() -> Response | None:
     limiter = clients[request.remote_addr or ""]
     if limiter.try_acquire():
         return None
-    return Response("Too many requests\n", 429, {"Retry-After": str(ceil(limiter.delay()))})
+    return Response("Too many requests\n", 429, rate_limit_headers(limiter, refused=True))
 
 
 @app.get("/items")

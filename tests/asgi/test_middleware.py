@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from helpers.asgi import Answer, ask, nothing, ok, scope_of
 
-from aiorate import AllOf, Budget, KeyedBudget, KeyedLimiter, Limiter, LimiterClosed, SlidingWindow, TokenBucket
-from aiorate.asgi import RateLimitMiddleware
+from aiorate import AllOf, Budget, KeyedLimiter, Limiter, LimiterClosed, SlidingWindow, TokenBucket
+from aiorate.asgi import RateLimitMiddleware, rate_limit_headers
 from aiorate.testing import ManualClock
 
 pytestmark = pytest.mark.asyncio
@@ -39,6 +39,16 @@ async def test_requests_beyond_the_burst_are_refused() -> None:
     } == refused.headers
     problem = json.loads(refused.body)
     assert (QUOTA_EXCEEDED, 429, ["default"]) == (problem["type"], problem["status"], problem["violated-policies"])
+
+
+async def test_a_route_tells_the_same_headers() -> None:
+    limiter = bucket(1, name="secret")
+    app = RateLimitMiddleware(ok, KeyedLimiter(lambda client: limiter))
+    for refused in (False, True):
+        sent = (await ask(app)).headers
+        told = {name.lower(): value for name, value in rate_limit_headers(limiter, "secret", refused=refused).items()}
+        assert told == {name: sent[name] for name in ("retry-after", "ratelimit-policy", "ratelimit") if name in sent}
+    assert '"default";r=0;t=60' == rate_limit_headers(limiter)["RateLimit"]
 
 
 async def test_each_address_has_a_limit() -> None:
@@ -148,16 +158,12 @@ async def test_dry_run_refuses_nobody(caplog: pytest.LogCaptureFixture) -> None:
 
 async def test_wrong_arguments_are_refused_at_once() -> None:
     table: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
-        ((bucket(), ok), {}, "application comes first"),
-        ((None, bucket()), {}, "an ASGI application.*not NoneType"),
-        ((ok, Budget(requests="10/s")), {}, "not Budget.*AllOf"),
-        ((ok, KeyedBudget(lambda key: Budget(requests="10/s"))), {}, "not KeyedBudget.*AllOf"),
-        ((ok, TokenBucket("5/s", burst=5)), {}, "not TokenBucket.*KeyedLimiter"),
-        ((ok, "5/s"), {}, "not str.*KeyedLimiter"),
+        ((bucket(), ok), {}, "an ASGI application, not Limiter"),
+        ((None, bucket()), {}, "an ASGI application, not NoneType"),
+        ((ok, Budget(requests="10/s")), {}, "a KeyedLimiter or a Limiter, not Budget"),
         ((ok, KeyedLimiter), {}, "not the class KeyedLimiter"),
-        ((ok, None), {}, "not NoneType"),
         ((ok, bucket()), {"key": "address"}, "function of the scope.*not str"),
-        ((ok, bucket()), {"dry_run": 1}, "dry_run must be True or False, not int"),
+        ((ok, bucket()), {"dry_run": 1}, "dry_run. must be True or False, not int"),
     ]
     for arguments, options, hint in table:
         with pytest.raises(TypeError, match=hint):
@@ -203,8 +209,7 @@ async def test_keys_that_equal_no_other_are_errors() -> None:
 
     limiters = KeyedLimiter(lambda key: bucket(1))
     keys: list[tuple[Any, Any, str]] = [
-        (outer, TypeError, "Await it in the function"),
-        (lambda: float("nan"), ValueError, "NaN"),
+        (outer, TypeError, "a coroutine cannot be a key"),
         (lambda: ["a"], TypeError, "must be hashable"),
         (broken, KeyError, "x-api-key"),
     ]

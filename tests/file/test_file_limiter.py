@@ -156,14 +156,16 @@ async def test_keys_in_one_file_by_one_descriptor(path: Path) -> None:
     users: KeyedLimiter[str] = KeyedLimiter(lambda key: FileLimiter(path, TokenBucket("10/s", burst=9), name=f"u{key}"), shared=shared)
     assert sum([users.try_acquire(key) for _ in range(4) for key in "ab"]) == 5
     assert sorted(await asyncio.gather(users.acquire("a"), users.acquire("b"))) == [near(0.1), near(0.2)]
+    with pytest.raises(RuntimeError, match="one event loop"):
+        await asyncio.to_thread(users["a"].acquire_blocking)
     pages = os.stat(path).st_size
     for number in range(3000):
         assert FileLimiter(path, TokenBucket(10**9, burst=1), name=f"more {number}").try_acquire()
     assert os.stat(path).st_size <= pages + 2**20
 
 
-def test_any_loop_and_any_thread_of_a_process(path: Path) -> None:
-    limiter = FileLimiter(path, "200/s", scope="process")
+def test_any_loop_and_any_thread_without_an_option(path: Path) -> None:
+    limiter = FileLimiter(path, "200/s")
 
     @limiter
     def decorated() -> int:
@@ -197,9 +199,6 @@ def test_any_loop_and_any_thread_of_a_process(path: Path) -> None:
     asyncio.run(limiter.aclose())
     with pytest.raises(LimiterClosed):
         limiter.acquire_blocking()
-    for call in (FileLimiter(path, 1).acquire_blocking, FileLimiter(path, 1).__enter__, budget(path).reserve().__enter__):
-        with pytest.raises(RuntimeError, match="scope='process'"):
-            call()
 
 
 def test_nothing_is_left_of_it(path: Path) -> None:
@@ -298,8 +297,7 @@ async def test_budgets_are_shared_and_keyed_and_serve_threads(path: Path) -> Non
     async with teams.reserve("a", tokens=700), teams.reserve("b", tokens=300):
         pass
     assert (every.available("tokens"), teams["b"].available("tokens")) == (0, 0)
-    every = FileBudget(path, name="x", tokens="100/s", scope="process")
-    own = FileBudget(path, name="threads", shared=every, tokens="100/s", scope="process")
+    own = FileBudget(path, name="threads", shared=FileBudget(path, name="x", tokens="100/s"), tokens="100/s", scope="process")
 
     def work() -> None:
         with own.reserve(tokens=1) as lease:

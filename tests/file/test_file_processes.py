@@ -124,7 +124,7 @@ def test_a_stopped_process_that_has_the_lock_holds_up_no_loop(path: Path) -> Non
             with pytest.raises(EngineUnavailable):
                 call()
         with pytest.raises(EngineUnavailable):
-            await asyncio.to_thread(FileLimiter(path, 100, scope="process").acquire_blocking)
+            await asyncio.to_thread(limiter.acquire_blocking)
         holder.kill()
         holder.wait()
         await limiter.acquire()
@@ -157,9 +157,8 @@ async def both():
 
 asyncio.run(both())
 in_child(lambda: asyncio.run(asyncio.wait_for(leased.acquire(), 5)))
-threads = FileLimiter(PATH, 1000, lease=1.0, name="threads", scope="process")
-with threads:
-    in_child(threads.acquire_blocking)
+with leased:
+    in_child(leased.acquire_blocking)
 print("done")
 """
 

@@ -59,7 +59,7 @@ def of_another_release(path: Path) -> None:
 
 
 def of_another_kind(path: Path) -> None:
-    with FileBudget(path, tokens="1/h", scope="process").reserve(tokens=1):
+    with FileBudget(path, tokens="1/h").reserve(tokens=1):
         pass
 
 
@@ -86,7 +86,7 @@ def test_a_wrong_file_is_an_error_and_stays_as_it_was(tmp_path: Path) -> None:
         make(path)
         gc.collect()  # or a limiter that has looked already has it open
         before = path.read_bytes() if path.is_file() else None
-        limiter = FileLimiter(path, "1/h", scope="process")
+        limiter = FileLimiter(path, "1/h")
         for call in (limiter.try_acquire, partial(wait, limiter), limiter.acquire_blocking, partial(limiter.pause, 1)):
             with pytest.raises(EngineUnavailable, match=text) as caught:
                 call()
@@ -115,7 +115,7 @@ def test_every_error_of_the_kernel_is_told_at_once(tmp_path: Path, monkeypatch: 
             assert [type(error) for error in failed] == [EngineUnavailable] * 3
             assert os.strerror(code) in str(failed[0])
             await asyncio.wait_for(limiter.acquire(), 5)
-            await asyncio.wait_for(asyncio.to_thread(FileLimiter(path, 1000, scope="process").acquire_blocking), 5)
+            await asyncio.wait_for(asyncio.to_thread(FileLimiter(path, 1000).acquire_blocking), 5)
 
         asyncio.run(main())
 
@@ -154,7 +154,7 @@ def test_a_file_that_was_removed_or_emptied_is_made_again(tmp_path: Path, monkey
         assert limiter.try_acquire(6)
         lose(path)
         assert not limiter.try_acquire(2)
-        assert asyncio.run(limiter.acquire()) < 1  # not for a moment, in which others may tell more
+        assert limiter.acquire_blocking() < 1  # not for a moment, in which others may tell more
         assert not bucket(path).try_acquire()
         assert path.stat().st_mode & 0o777 == 0o600
 

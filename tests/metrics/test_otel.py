@@ -210,6 +210,23 @@ async def test_an_instrumented_limiter_can_be_collected(sdk: Any) -> None:
     undo()
 
 
+async def test_limiters_that_are_gone_leave_nothing(sdk: Any) -> None:
+    """Ten thousand of as many names, which nobody collected metrics of, and which were undone or not."""
+
+    def instrumented(count: int) -> int:
+        for number in range(count):
+            undo = sdk.instrument(one_a_second(name=f"api {number}"))
+            if number % 2:
+                undo()
+        del undo
+        gc.collect()
+        return len(gc.get_objects())
+
+    before = instrumented(10)
+
+    assert instrumented(10_000) <= before + 10
+
+
 async def test_on_wait_of_the_program_is_called_as_well(sdk: Any) -> None:
     """Instrumenting takes nothing away."""
     told: list[aiorate.Waited] = []
@@ -245,18 +262,16 @@ async def test_anything_else_is_refused(sdk: Any) -> None:
     """At once, and nothing is reported then. Providers that were swapped, too."""
     limiter: Any = one_a_second(name="api")
     table: list[tuple[list[Any], str]] = [
-        ([], "needs a limiter"),
-        ([limiter, "api"], "not str"),
-        ([limiter, [limiter]], r"instrument\(\*limiters\)"),
-        ([limiter, {"api": limiter}], r"instrument\(\*limiters.values\(\)\)"),
+        ([], "not none"),
+        ([limiter, [limiter]], "not list"),
         ([limiter, Limiter], "not the class Limiter"),
         ([limiter, TokenBucket("1/s", burst=1)], "not TokenBucket"),
     ]
     for limiters, hint in table:
         with pytest.raises(TypeError, match=hint):
             sdk.instrument(*limiters)
-    for name, provider in (("meter_provider", sdk.tracers), ("tracer_provider", sdk.meters)):
-        with pytest.raises(TypeError, match=rf"{name}\) must be a"):
+    for provider, hint in ((sdk.tracers, "a MeterProvider, not TracerProvider"), (sdk.meters, "a TracerProvider, not MeterProvider")):
+        with pytest.raises(TypeError, match=hint):
             instrument(limiter, meter_provider=provider, tracer_provider=provider)  # type: ignore[arg-type]
 
     assert sdk.metric("aiorate.permits") is None

@@ -26,7 +26,7 @@ rate errors events meter lock spec finder feedback calendar_rate
 schedulers
 loops
 tree options
-statistics slots decorator inside shares limiter adaptive keyed* budget
+statistics slots block inside base limiter adaptive keyed* budget
 aiorate
 http otel
 aiohttp asgi store redis file

@@ -168,7 +168,7 @@ def test_grants_that_the_server_may_not_have_seen_count() -> None:
 
 
 def test_a_return_adds_no_more_than_was_taken_since_the_word() -> None:
-    """A cancelled request is not on its way. What would have spilled, or was taken before the word, adds nothing."""
+    """A cancelled request is not on its way. What was taken before the word adds nothing."""
     capped = told(1)
     assert capped.take(40, 70 * S) == 70 * S
     tell(capped, 5, now=71 * S)
@@ -184,14 +184,6 @@ def test_a_return_adds_no_more_than_was_taken_since_the_word() -> None:
         same.give_back(2, 0, taken=0)
         lefts.append(same.left(0))
     assert lefts == [9, 10, 10]
-
-    spilled = told(1, 10, 9 * S)  # it would have been full 2 permits before the next take
-    assert [spilled.take(5, 20 * S), spilled.take(8, 23 * S)] == [20 * S, 23 * S]
-    lefts = []
-    for permits in (1, 2, 2):
-        spilled.give_back(permits, 23 * S, taken=20 * S)
-        lefts.append(spilled.left(23 * S))
-    assert lefts == [1, 2, 2]
 
 
 def test_words_without_a_rate_keep_the_rate() -> None:

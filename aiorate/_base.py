@@ -1,0 +1,210 @@
+"""What a `Limiter` and a `Budget` have in common: their options, how callers wait, and the calls that are the same for both."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, ParamSpec
+
+from aiorate._errors import LimiterClosed, check_count
+from aiorate._options import check_on_wait, check_options, check_same_scope, check_scope
+from aiorate._rate import duration_to_ns, ns_to_seconds
+from aiorate._tree import changes
+from aiorate._tree.node import Node
+from aiorate._tree.questions import wait_for
+from aiorate._tree.refusals import ACQUIRE, MaxWaiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, ClassVar, Literal, NoReturn
+
+    from aiorate._events import Event, Waited
+    from aiorate._inside import Inside
+    from aiorate._loops.loop import Clock
+    from aiorate._rate import Duration
+    from aiorate._schedulers.amounts import Permits
+    from aiorate._schedulers.interface import Scheduler
+    from aiorate._statistics import Statistics
+    from aiorate._tree.limit import Taken
+    from aiorate._tree.refusals import Refusals
+    from aiorate._tree.tree import Tree
+    from aiorate._tree.watch import Totals
+
+
+P = ParamSpec("P")
+
+
+class Base:
+    """One node of a tree, and the places below it if there is a ``max_concurrency``."""
+
+    __slots__ = ("__weakref__", "_all_places", "_max_waiting", "_node", "_places")
+    _NAME: ClassVar[str]
+    """The name of the class, for errors."""
+    _blocks: ClassVar[bool] = False
+    """Whether synchronous code may wait for it, whatever its scope."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        catch_up: Duration,
+        max_waiting: int | None,
+        max_concurrency: int | None,
+        precise: bool,
+        scope: Literal["loop", "process"],
+        clock: Clock | None,
+        name: str | None,
+        on_event: Callable[[Event], object] | None,
+        on_wait: Callable[[Waited], object] | None,
+    ) -> None:
+        if max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None:
+            check_options(self._NAME, max_waiting, clock, name, on_event, on_wait)
+        tree: Tree | None = None
+        if scope != "loop":
+            check_scope(self._NAME, scope)
+            from aiorate._tree.threads import ThreadTree
+
+            tree = ThreadTree(clock, precise)
+        self._node = node = Node(scheduler, duration_to_ns(catch_up, f"{self._NAME}(catch_up)"), precise, clock, name, tree)
+        node.on_event = on_event
+        self._places: Inside | None = None
+        if max_concurrency is not None:
+            from aiorate._inside import Inside
+
+            check_count(f"{self._NAME}(max_concurrency)", max_concurrency, ", or None (no bound)", least=1)
+            self._places = Inside(max_concurrency, node, clock)
+        self._all_places: tuple[Inside, ...] = () if self._places is None else (self._places,)  # those of what it shares, too
+        self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, node, self._places)
+        if on_wait is not None:
+            self.watch(on_wait)
+
+    # Asking.
+
+    async def _wait(
+        self, node: Node, permits: Permits, limit: int | None = None, refusals: Refusals = ACQUIRE, since: int | None = None
+    ) -> tuple[int, int, Taken]:
+        """Wait for permits there; returns the ns waited, the instant for which they were scheduled, and what was taken."""
+        tree, most = node.tree, self._max_waiting
+        ticket, at, asked, taken = tree.ask(node, permits, limit, most, refusals, since)
+        if ticket is None:
+            return 0, at, taken
+        return await tree.wait(node, ticket, permits, asked, limit, most, refusals, since)
+
+    def _wait_blocking(self, node: Node, permits: Permits, limit: int | None = None, refusals: Refusals | None = None) -> tuple[int, Taken]:
+        """As `_wait`, in a thread without an event loop, which it blocks. Needs ``scope="process"``."""
+        from aiorate._tree.threads import BLOCKING, wait_blocking
+
+        return wait_blocking(node, node.tree, permits, limit, self._max_waiting, refusals or BLOCKING)
+
+    def _wait_now(self, permits: Permits) -> float:
+        """How many seconds a request made now would wait."""
+        node = self._node
+        wait = node.tree.run(lambda: wait_for(node, permits, node.look_now()))
+        return float("inf") if wait is None or node.shut else ns_to_seconds(wait)
+
+    @property
+    def _lowest(self) -> Node:
+        """The limit that is asked on entering, and by those who share it."""
+        return self._places or self._node
+
+    @property
+    def _may_block(self) -> bool:
+        """Whether synchronous code may wait for it."""
+        return self._blocks or self._node.tree.threads
+
+    # Changing, for those in line too.
+
+    def _change(self, change: Callable[P, object], *args: P.args, **options: P.kwargs) -> None:
+        """Change something, one thread at a time; in a finalizer that interrupted a decision, right after that."""
+        self._node.tree.change(partial(change, *args, **options))
+
+    def pause(self, seconds: Duration) -> None:
+        """Let nothing through for this many seconds, or a timedelta. What it shares with others is not paused.
+
+        If pauses overlap, the latest end wins. Afterwards the queue goes on where it stopped; paused time is neither saved up nor owed.
+        """
+        if isinstance(seconds, str):
+            raise TypeError(
+                f"pause() takes seconds or a timedelta, not the text {seconds[:40]!r}. For a response's headers, call"
+                " observe(aiorate.http.read_feedback(status, headers))."
+            )
+        self._change(changes.pause, self._node, duration_to_ns(seconds, "pause()"))
+
+    def resume(self) -> None:
+        """End a pause now, whoever began it."""
+        self._change(changes.resume, self._node)
+
+    async def aclose(self) -> None:
+        """Close it. Callers in the queue get `LimiterClosed`, and no task or timer is left when this returns.
+
+        What it shares stays open.
+        """
+        error = LimiterClosed("acquire(): the limiter was closed while this request was waiting.")
+        for node in (self._places, self._node):
+            if node is not None:
+                node.tree.run(node.close, error)
+        await self._node.tree.finish(self._node)
+
+    # Looking.
+
+    @property
+    def name(self) -> str | None:
+        """The name that it was given."""
+        return self._node.name
+
+    def statistics(self) -> Statistics:
+        """Return a snapshot of the counters.
+
+        Those of a `Budget` are in reservations: ``available`` is how many of 1 each could be made now, settled amounts are not counted, and
+        ``rate`` is that of the first dimension.
+        """
+        from aiorate._statistics import snapshot
+
+        return self._node.tree.run(snapshot, self._node, self._places)
+
+    def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
+        """Call a function after each wait, with a `Waited`.
+
+        It is called in the task or thread that waited, just before that goes on, so keep it short. It is not called for requests that went
+        straight through, were refused, or were cancelled. If it raises, that is logged, and the request goes on.
+
+        Returns:
+            A function that ends the calls.
+        """
+        check_on_wait("watch", on_wait)
+        from aiorate._tree.watch import watch_of
+
+        return watch_of(self._lowest, self._node).add(on_wait)
+
+    def _totals(self) -> Totals:
+        """What was granted and refused since it was made, and how many wait: for parts of aiorate that are built upon it.
+
+        May be called in any thread: it reads plain numbers, and changes nothing.
+        """
+        from aiorate._tree.watch import totals_of
+
+        return totals_of(self._node, (), self._places)
+
+    @property
+    def _state(self) -> str:
+        node = self._node
+        return ", closed" if node.closed else ", stopped" if node.stopped else ", paused" if node.paused else ""
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {self._NAME} cannot be copied or pickled: the copy would grant the same permits again. Share it.")
+
+    # Sharing.
+
+    def _check_as_shared(self, what: str, of: str, process: bool, instead: str) -> None:
+        """Raise ValueError if it has options that do not hold for permits taken through others: a class ``of`` for a ``process`` or not.
+
+        The error names ``instead`` as the place for ``max_waiting``.
+        """
+        if self._max_waiting is not None:
+            raise ValueError(
+                f"{what}: what is shared cannot have max_waiting={self._max_waiting.most}; at most one request of each line waits in it."
+                f" Leave it out, and give max_waiting to {instead}."
+            )
+        check_same_scope(what, of, process, self._node.tree.threads)
+
+    def _belong(self, shared: Any) -> None:
+        """From now on it is that of a key, and shares ``shared`` of the same class, if that is given. Raises ValueError if it cannot."""
+        raise NotImplementedError
