@@ -233,10 +233,6 @@ class RedisBudget(Budget):
             return super()._enter_blocking(amounts, limit)
         return self._session.once.take_blocking(amounts, limit)
 
-    def resume(self) -> None:
-        """End a pause, for all processes."""
-        super().resume()
-
     async def aclose(self) -> None:
         """Close the budget, and give back to the store what it had booked. Callers in the queue get `LimiterClosed`."""
         await super().aclose()

@@ -70,27 +70,6 @@ class Sent(NamedTuple):
 class Exchange:
     """What the store said last, and what is to be said to it. Slots are asked for once half of those that came last are gone."""
 
-    __slots__ = (
-        "_ahead_us",
-        "_came",
-        "_clock",
-        "_edges",
-        "_news",
-        "_node",
-        "_number",
-        "_paused",
-        "_pool",
-        "_seat",
-        "_tail",
-        "_terms",
-        "_then",
-        "_told",
-        "_took",
-        "_use",
-        "sent",
-        "told_at",
-    )
-
     def __init__(self, node: Node, pool: Pool, terms: Terms) -> None:
         self._node, self._pool, self._terms = node, pool, terms
         self.sent: Sent | None = None
@@ -107,7 +86,7 @@ class Exchange:
         self._edges: tuple[object, list[int]] = (None, [])  # of windows; Unix times in ns, of that rate
         self._came: int = 0  # how many slots came last
         self._took: int = 0  # how long an answer takes, smoothed; 0: none was measured
-        self._use: list[tuple[int, int]] = [(0, -MOST_NS), (0, -MOST_NS)]  # permits spent and the reading, when the latest leases began
+        self._use: tuple[int, int] = (-MOST_NS, 0)  # when the present measurement of use began, and with how many permits
         self._then: tuple[int, int] = (0, 0)  # permits waited for and permits spent, when slots were asked for last
         self._ahead_us: float = 0.0  # the horizon of a budget's latest question
 
@@ -182,18 +161,17 @@ class Exchange:
     def _expected(self, first: int, waiting: int) -> int:
         """How many permits the next lease will take, if use goes on as it did in the last one or two.
 
-        The measurement begins after the permits of the first question, and again after two leases without a question: a process that
-        makes one request in a while takes nothing ahead.
+        The measurement begins after the permits of the first question: a process that makes one request in a while takes nothing ahead.
         """
-        lease, pool, reading = self._terms.lease, self._pool, self._node.read()
-        old, new = self._use
-        age = reading - new[1]
-        if age >= 2 * lease:
-            old = new = pool.spent + first, reading
-        elif age >= lease:
-            old, new = new, (pool.spent, reading)
-        self._use = [old, new]
-        expected = min(max(pool.spent - old[0], 0) * lease // max(reading - old[1], lease), pool.rate.permits_in(lease))
+        lease, pool, reading, (since, before) = self._terms.lease, self._pool, self._node.read(), self._use
+        age, used = reading - since, max(pool.spent - before, 0)
+        if age >= 3 * lease:
+            age, used = 0, 0
+            self._use = reading, pool.spent + first
+        elif age >= 2 * lease:
+            age, used = lease, used * lease // age
+            self._use = reading - lease, pool.spent - used
+        expected = min(used * lease // max(age, lease), pool.rate.permits_in(lease))
         return expected if waiting else max(expected, pool.refused)  # a request was refused and does not wait
 
     # The question.
@@ -340,18 +318,13 @@ class Exchange:
         if parts == pool.parts or pool.calendar is None:
             now, place, levels = received - self._node.offset, HEAD, []
             for part in parts:
-                levels.append(self._level(part, answer.numbers[place:], answer.numbers[1], now))
+                first, _, third = (*answer.numbers[place : place + 3], 0)[:3]
+                ends = now + ceil((third - answer.numbers[1]) * _US)
+                levels.append(Level(now + ceil(first * _US)) if part.calendar is None else Level(now, int(first), ends))
                 place += OF_RATE if part.calendar is None else OF_WINDOW
             pool.levels = levels
         self._tail = self._book(answer, sent, received)
         return answer
-
-    def _level(self, part: Part, numbers: Sequence[float], written: float, now: int) -> Level:
-        if part.calendar is None:
-            return Level(now + ceil(numbers[0] * _US))
-        used, _, ends = numbers[:3]
-        after = [edge for edge in self._edges[1] if edge > ends * _US]
-        return Level(now, int(used), (now + ceil((ends - written) * _US), *[now + edge - int(written) * _US for edge in after]))
 
     def follow(self, us: float) -> None:
         """The store pauses all processes for so long; 0: it does not."""

@@ -49,29 +49,6 @@ class StoreSession(Provider):
     In an outage nothing happens within the grace, and then the policy decides.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_cause",
-        "_closed",
-        "_degraded",
-        "_exchange",
-        "_local",
-        "_lost_at",
-        "_node",
-        "_pool",
-        "_process",
-        "_returned",
-        "_returns",
-        "_source",
-        "_terms",
-        "_timer",
-        "_timer_at",
-        "_wanted_at",
-        "client",
-        "key",
-        "once",
-    )
-
     def __init__(self, source: object, key: str, node: Node, pool: Pool, terms: Terms, refusals: Refusals) -> None:
         self.key: str = key
         """Of the store."""
