@@ -15,7 +15,7 @@ from aiorate._schedulers.interface import Scheduler, check_window
 from aiorate._store.address import check_source
 from aiorate._store.options import check_name, read_limit, terms_of
 from aiorate._store.pool import Pool
-from aiorate._store.session import StoreSession, check_alike
+from aiorate._store.session import StoreSession
 from aiorate._store.slots import Part, check_memory
 
 if TYPE_CHECKING:
@@ -209,7 +209,6 @@ class RedisBudget(Budget):
         )
         terms = terms._replace(lease=0)
         self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, self._booked.pool, terms, self._refusals)
-        check_alike(self._session, tuple(dimensions))
         if shared is not None:
             self._session.shared()
 
@@ -224,19 +223,15 @@ class RedisBudget(Budget):
 
     async def _enter(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """As `Budget._enter`. A ``limit`` of 0, or shorter than an answer of the store takes, asks the store once."""
-        if limit is None or not self._session.asks_once(limit):
+        if limit is None or not self._session.once.serves(limit):
             return await super()._enter(amounts, limit)
-        return await self._session.ask_once(amounts, limit)
+        return await self._session.once.take(amounts, limit)
 
     def _enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """As `Budget._enter_blocking`. A short ``limit`` is as in `_enter`."""
-        if limit is None or not self._session.asks_once(limit):
+        if limit is None or not self._session.once.serves(limit):
             return super()._enter_blocking(amounts, limit)
-        return self._session.ask_once_blocking(amounts, limit)
-
-    def resume(self) -> None:
-        """End a pause, for all processes."""
-        super().resume()
+        return self._session.once.take_blocking(amounts, limit)
 
     async def aclose(self) -> None:
         """Close the budget, and give back to the store what it had booked. Callers in the queue get `LimiterClosed`."""

@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 from functools import partial
 from itertools import groupby, islice
-from logging import getLogger
 from math import ceil
 from random import getrandbits
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate._rate import NS_PER_SECOND
-from aiorate._store.script import FORM, HEAD, MOST, MOST_RUNS, OF_RATE, OF_WINDOW, Answer, Question, pack, read_answer
+from aiorate._store.script import FORM, HEAD, MOST, MOST_RUNS, OF_RATE, OF_WINDOW, Question, pack, read_answer
 from aiorate._store.slots import MOST_NS, Level, Run
 from aiorate._tree.changes import on_pause_end
 
@@ -24,14 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aiorate._schedulers.amounts import Permits
+    from aiorate._store.local import Local
     from aiorate._store.options import Terms
-    from aiorate._store.outage import Local
     from aiorate._store.pool import Pool
+    from aiorate._store.script import Answer
     from aiorate._store.slots import Part
     from aiorate._tree.node import Node
 
-
-_logger = getLogger("aiorate")
 
 _US, _MS = 1_000, 1_000_000  # ns
 _PORTION = 500  # slots asked for at once, if a horizon has fewer: the loop wakes as many waiters before slots lapse
@@ -45,16 +43,9 @@ _SOONEST_NS, _LATEST_NS = 20 * _MS, 250 * _MS  # after which to ask again for a 
 _RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a window that is used up: permits may come back
 Runs = list[tuple[int, tuple[int, ...]]]
 """How many requests of which amounts."""
-
-
 News = tuple[bool, int]
 """What the store is to hear of pauses: whether one is over, and the reading at which one is to end that began after that."""
-NO_NEWS: News = (False, -MOST_NS)
-
-
-def _then(news: News, later: News) -> News:
-    """Both. Pauses merge by the later end."""
-    return later if later[0] else (news[0], max(news[1], later[1]))
+_NO_NEWS: News = (False, -MOST_NS)
 
 
 class Sent(NamedTuple):
@@ -66,65 +57,36 @@ class Sent(NamedTuple):
     parts: tuple[Part, ...]
     """By which it was asked."""
     whole: bool
-    """Whether requests are granted whole or not at all, for those that may not wait."""
-    closed: bool
+    """Whether requests are granted whole or not at all, for those that ask once."""
+    closed: bool = False
     """Whether the limit was closed by then."""
-    more: list[int]
+    more: Sequence[int] = ()
     """The corrections that it tells, ..."""
-    oldest: int | None
+    oldest: int | None = None
     """... and since when."""
-    news: News
-    """... and that of pauses."""
-
-    @property
-    def tells(self) -> bool:
-        """Whether it tells anything."""
-        return any(self.more) or self.news[0] or self.news[1] > self.at
+    news: News = _NO_NEWS
 
 
 class Exchange:
     """What the store said last, and what is to be said to it. Slots are asked for once half of those that came last are gone."""
 
-    __slots__ = (
-        "_ahead_us",
-        "_came",
-        "_clock",
-        "_differs",
-        "_edges",
-        "_node",
-        "_number",
-        "_paused",
-        "_pool",
-        "_seat",
-        "_tail",
-        "_terms",
-        "_then",
-        "_told",
-        "_told_at",
-        "_took",
-        "_use",
-        "news",
-        "sent",
-    )
-
     def __init__(self, node: Node, pool: Pool, terms: Terms) -> None:
         self._node, self._pool, self._terms = node, pool, terms
         self.sent: Sent | None = None
         """The question under way; None: none is."""
-        self.news: News = NO_NEWS
-        """What the store is yet to hear."""
+        self.told_at: int = 0
+        """The reading when the store answered last, ..."""
+        self._told: str = ""  # ... and the value of the key then
+        self._news: News = _NO_NEWS  # that the store is yet to hear
         self._paused: bool = False  # whether the store pauses all processes
         self._tail: Run | None = None  # the last slots of all, as far as is known
-        self._told: str = ""  # the value of the key, ...
-        self._told_at: int = 0  # ... and the reading when it came
         self._number: tuple[int, int] = (0, 0)  # of this client, and its process
         self._seat: float = 0
         self._clock: int | None = None  # what the store's clock is ahead of readings; None: it has not said
         self._edges: tuple[object, list[int]] = (None, [])  # of windows; Unix times in ns, of that rate
-        self._differs: bool = False  # whether the log was told that calendars differ
         self._came: int = 0  # how many slots came last
         self._took: int = 0  # how long an answer takes, smoothed; 0: none was measured
-        self._use: list[tuple[int, int]] = [(0, -MOST_NS), (0, -MOST_NS)]  # permits spent and the reading, when the latest leases began
+        self._use: tuple[int, int] = (-MOST_NS, 0)  # when the present measurement of use began, and with how many permits
         self._then: tuple[int, int] = (0, 0)  # permits waited for and permits spent, when slots were asked for last
         self._ahead_us: float = 0.0  # the horizon of a budget's latest question
 
@@ -149,50 +111,41 @@ class Exchange:
         first = self._node.first()
         return 0 if first is None else first[1] if isinstance(first, tuple) else first.stood
 
-    def enough(self, first: Permits, now: int) -> bool:
+    def enough(self, now: int) -> bool:
         """Whether more than half of the slots that came last are left, and some last until others could be here.
 
         Slots that the first in line gathers, if it is for several permits, do not count as left.
         """
-        pool = self._pool
-        if not pool.unit or not isinstance(first, int):
-            if pool.calendar is None and self._lasts(now) and not pool.lacks(first, now):
-                return True
-            return not self._short(now)
-        ready = pool.usable(first, now)
-        left = ready if ready >= first else pool.hand.count - pool.hand.by(now)
-        return 2 * left > self._came and pool.hand.last_due() > now + self._took
+        pool, hand, first = self._pool, self._pool.hand, self.first() or 1
+        if not hand.count:
+            return False
+        ready = pool.usable(first if isinstance(first, int) else 1, now)
+        if isinstance(first, int) and pool.unit and ready < first:
+            ready = hand.count - hand.by(now)
+        if 2 * ready > self._came and hand.last_due() > now + self._took and (pool.unit or not (pool.calendar or pool.lacks(first, now))):
+            return True
+        return not (pool.unit or self._uncovered(now))
 
-    def _lasts(self, now: int) -> bool:
-        """Whether what is in hand for requests lasts for a while."""
+    def _uncovered(self, now: int) -> list[tuple[int, ...]]:
+        """The first requests in line for which there are not enough slots."""
         pool = self._pool
-        return 2 * pool.usable(1, now) > self._came and pool.hand.last_due() > now + self._took
+        return pool.hand.uncovered([*islice((need for permits in self._line() if any(need := pool.need(permits))), 2 * MOST_RUNS)], now)
 
-    def lack(self, reading: int, now: int, once: Sequence[Permits] = ()) -> tuple[Runs, bool]:
+    def lack(self, once: Sequence[Permits] = ()) -> tuple[Runs, bool]:
         """The runs to ask for, and whether each of them whole or not at all: those of requests that ask ``once``, before all in line."""
-        pool = self._pool
+        pool, now = self._pool, self._node.now()
         if once:
             needs = [pool.need(permits) for permits in once]
             return [(need[0], (1,) * len(pool.parts)) if pool.unit else (1, need) for need in needs], True
-        if pool.unit:
-            return self._lacking_slots(reading, now), False
-        return [(len([*same]), need) for need, same in groupby(self._short(now))][:MOST_RUNS], False
-
-    def _short(self, now: int) -> list[tuple[int, ...]]:
-        """The first requests in line that lack slots; none if those in hand last for a while."""
-        pool = self._pool
-        line = list(islice((need for permits in self._line() if any(need := pool.need(permits))), 2 * MOST_RUNS))
-        lacking = pool.hand.uncovered(line, now)
-        return [] if len(lacking) < len(line) and pool.calendar is None and self._lasts(now) else lacking
-
-    def _lacking_slots(self, reading: int, now: int) -> Runs:
-        pool, line = self._pool, [permits for permits in self._line() if isinstance(permits, int)]
-        first = line[0] if line else 0
-        waiting = sum(line)
-        if pool.hand.count and self.enough(first or 1, now):
-            return []
+        if self.enough(now):
+            return [], False
+        if not pool.unit:
+            return [(len([*same]), need) for need, same in groupby(self._uncovered(now))][:MOST_RUNS], False
+        first, waiting = self.first() or 0, sum(self._line())
+        assert isinstance(first, int)
+        assert isinstance(waiting, int)
         ready = pool.usable(first or 1, now)
-        expected = self._expected(first, waiting, reading) if self._terms.lease else 0
+        expected = self._expected(first, waiting) if self._terms.lease else 0
         waited, spent = self._then
         if ready and waiting >= waited and pool.spent > spent:
             # Grants since the last question did not make the line shorter. So they will not until the answer is here.
@@ -200,26 +153,25 @@ class Exchange:
             expected = max(expected, min(max(ready - pool.hand.count + coming, 0), waiting))
         missing = waiting + expected - ready
         if missing <= 0:
-            return []
+            return [], False
         self._then = waiting, pool.spent
         most = max(_PORTION, first, *[part.rate.permits_in(self._horizon) for part in pool.parts])
-        return [(min(missing, most), (1,) * len(pool.parts))]
+        return [(min(missing, most), (1,) * len(pool.parts))], False
 
-    def _expected(self, first: int, waiting: int, reading: int) -> int:
+    def _expected(self, first: int, waiting: int) -> int:
         """How many permits the next lease will take, if use goes on as it did in the last one or two.
 
-        The measurement begins after the permits of the first question, and again after two leases without a question: a process that
-        makes one request in a while takes nothing ahead.
+        The measurement begins after the permits of the first question: a process that makes one request in a while takes nothing ahead.
         """
-        lease, pool = self._terms.lease, self._pool
-        old, new = self._use
-        age = reading - new[1]
-        if age >= 2 * lease:
-            old = new = pool.spent + first, reading
-        elif age >= lease:
-            old, new = new, (pool.spent, reading)
-        self._use = [old, new]
-        expected = min(max(pool.spent - old[0], 0) * lease // max(reading - old[1], lease), pool.rate.permits_in(lease))
+        lease, pool, reading, (since, before) = self._terms.lease, self._pool, self._node.read(), self._use
+        age, used = reading - since, max(pool.spent - before, 0)
+        if age >= 3 * lease:
+            age, used = 0, 0
+            self._use = reading, pool.spent + first
+        elif age >= 2 * lease:
+            age, used = lease, used * lease // age
+            self._use = reading - lease, pool.spent - used
+        expected = min(used * lease // max(age, lease), pool.rate.permits_in(lease))
         return expected if waiting else max(expected, pool.refused)  # a request was refused and does not wait
 
     # The question.
@@ -227,15 +179,15 @@ class Exchange:
     @property
     def untold(self) -> bool:
         """Whether the store is yet to hear something."""
-        return self.news != NO_NEWS or any(self._pool.corrections)
+        return self._news != _NO_NEWS or any(self._pool.corrections)
 
     def pause(self, until: int) -> None:
         """The store is to hear of a pause until that reading."""
-        self.news = _then(self.news, (False, until))
+        self._news = self._news[0], max(self._news[1], until)
 
-    def told_since(self, reading: int) -> bool:
-        """Whether the store has said something since that reading."""
-        return self._told_at >= reading
+    def resume(self) -> None:
+        """The store is to hear that a pause is over."""
+        self._news = True, _NO_NEWS[1]
 
     def give_up(self, now: int) -> bool:
         """The limit is closed: have all in hand come back. Returns whether it only counts if nobody has asked since."""
@@ -243,67 +195,69 @@ class Exchange:
         runs = pool.clear()
         if not pool.unit:
             pool.put_back(runs, now)
-        elif tail is not None and tail in runs and not any(pool.corrections):
-            ahead = tail.left - tail.by(now)
-            if ahead:
-                pool.correct([-ahead] * len(pool.parts), now)
-                return True
+        elif tail is not None and tail in runs and not any(pool.corrections) and (ahead := tail.left - tail.by(now)):
+            pool.correct([-ahead] * len(pool.parts), now)
+            return True
         return False
 
-    def ask(
-        self, runs: Runs, reading: int, now: int, *, whole: bool = False, closed: bool = False, gone: bool = False, must: bool = False
-    ) -> list[str | bytes] | None:
+    def ask(self, runs: Runs, whole: bool, closed: bool, must: bool) -> list[str | bytes] | None:
         """The script's arguments for these requests, each of which is granted ``whole`` or not at all, or at any time.
 
         None: there is nothing to ask or to tell, and nothing ``must`` be asked.
         """
-        pool, (over, until) = self._pool, self.news
-        self.news = NO_NEWS
+        pool, reading, now, (over, until) = self._pool, self._node.read(), self._node.now(), self._news
+        gone = closed and self.give_up(now)
+        self._news = _NO_NEWS
         if not (runs or must or over or until > reading or any(pool.corrections)):
             return None
         if over and until > reading:  # the end of a pause and the next pause take two questions
-            self.news = False, until
-        news = (True, NO_NEWS[1]) if over else (False, until)
-        self.sent = Sent(reading, runs, pool.parts, whole, closed, pool.corrections, pool.oldest, news)
+            self._news = False, until
+        self.sent = Sent(reading, runs, pool.parts, whole, closed, pool.corrections, pool.oldest, (over, _NO_NEWS[1] if over else until))
         pause = 0.0 if over else (until - reading) / _US if until > reading else -1.0
         oldest = 0.0 if pool.oldest is None else max(now - pool.oldest, 0) / _US
         rows: list[list[float]] = []
         for part, more in zip(pool.parts, pool.corrections, strict=True):
-            least = max(min(more, MOST), -MOST)
-            if part.calendar is None:
-                rows.append([part.rate.period_ns / (part.rate.permits * _US), part.burst, least, 0, 0, 0, 0])
-            else:
-                rows.append([0, part.burst, least, *[edge / _US for edge in self._windows(part, reading)]])
+            edges = [0.0] * 4 if part.calendar is None else [edge / _US for edge in self._windows(part, reading)]
+            rows.append([part.every_us, part.burst, max(min(more, MOST), -MOST), *edges])
         pool.corrections, pool.oldest, pool.refused = [0] * len(pool.parts), None, 0
-        question = self._question(runs, reading, pause, oldest, whole, gone)
+        question = self._question(runs, whole)._replace(pause=pause, oldest=oldest, gone=int(gone))
         return [pack(question, rows, runs), self._told or f"{FORM} {self._terms.kind}"]
 
-    def _question(
-        self, runs: Runs, reading: int, pause: float = -1.0, oldest: float = 0.0, whole: bool = False, gone: bool = False
-    ) -> Question:
-        slack, took, far = self._terms.slack / _US, self._took / _US if self._took else -1, self._far(runs)
+    def _question(self, runs: Runs, whole: bool) -> Question:
+        """The question for these requests, and nothing told."""
+        slack, far = self._terms.slack / _US, self._far(runs)
         if self._number[1] != os.getpid():
             self._number = getrandbits(48) + 1, os.getpid()
-        age, within = (reading - self._told_at) / _US, slack if whole else -1
-        return Question(pause, far, self._reach(far), within, age, self._number[0], oldest, took, self._seat, int(gone), slack)
+        return Question(
+            horizon=far,
+            reach=self._reach(far),
+            within=slack if whole else -1,
+            age=(self._node.read() - self.told_at) / _US,
+            client=self._number[0],
+            took=self._took / _US if self._took else -1,
+            seat=self._seat,
+            margin=slack,
+        )
 
-    def ask_local(self, local: Local, now: int, once: Sequence[Permits]) -> None:
+    def ask_local(self, local: Local, once: Sequence[Permits]) -> None:
         """The same question, to a store of this process."""
-        reading = self._node.read()
-        runs, whole = self.lack(reading, now, once)
+        runs, whole = self.lack(once)
         if runs:
-            self._book(local.ask(self._question(runs, reading, whole=whole), runs, reading, whole), runs, local.parts, reading, now, whole)
+            reading = self._node.read()
+            self._book(local.ask(self._question(runs, whole), runs, reading), Sent(reading, runs, local.parts, whole), reading)
 
     def forget(self, nothing: bool = False) -> None:
-        """The question under way is not answered: the store may not have heard what it told; ``nothing``: it has not."""
+        """The question under way, if there is one, is not answered: the store may have heard what it told; ``nothing``: it has not."""
         sent, self.sent, pool = self.sent, None, self._pool
-        assert sent is not None
+        if sent is None:
+            return
         # What came back may have arrived, and must not come back twice.
         more = [each if nothing or each > 0 else 0 for each in sent.more]
         pool.corrections = [own + its for own, its in zip(pool.corrections, more, strict=True)]
         if nothing and sent.oldest is not None:
             pool.oldest = sent.oldest if pool.oldest is None else min(sent.oldest, pool.oldest)
-        self.news = _then(sent.news, self.news)
+        if not self._news[0]:  # pauses merge by the later end
+            self._news = sent.news[0], max(sent.news[1], self._news[1])
 
     def _windows(self, part: Part, reading: int) -> list[int]:
         """The edges of the present window and of the next two; Unix times in ns."""
@@ -344,60 +298,37 @@ class Exchange:
     # The answer.
 
     def heard(self, reply: object) -> Answer:
-        """The answer to the question under way, of which is remembered what the store said. Raises `Unreachable` if it makes no sense."""
+        """The answer to the question under way, of which is remembered what the store said. Raises `Unreachable` if it makes no sense.
+
+        What it assigned is put into the pool: the question is over. But one that named no window of the present did nothing.
+        """
         sent, pool = self.sent, self._pool
         assert sent is not None
-        parts, answer = sent.parts, reply
-        if not isinstance(answer, Answer):
-            windows = sum([part.calendar is not None for part in parts])
-            answer = read_answer(reply, len(parts) - windows, windows, [n for n, _ in sent.runs], sent.whole)
-        received = self._node.read()
+        parts, received = sent.parts, self._node.read()
+        windows = sum([part.calendar is not None for part in parts])
+        answer = read_answer(reply, len(parts) - windows, windows, [n for n, _ in sent.runs], sent.whole)
         took = max(min(received - sent.at, _LONGEST_ANSWER_NS), 1)
         self._took = pool.answer_ns = (3 * self._took + took) // 4 if self._took else took
         self._clock = int(answer.numbers[1 if answer.value else 0]) * _US - (sent.at + received) // 2
         if not answer.value:  # it is another time than was thought
             self._edges = None, []
+            self.forget(nothing=True)
             return answer
-        self._told, self._told_at, self._seat = answer.value, received, answer.seat
-        now, place, written, levels = received - self._node.offset, HEAD, answer.numbers[1], []
-        for part in parts:
-            if part.calendar is None:
-                levels.append(Level(now + ceil(answer.numbers[place] * _US)))
-                place += OF_RATE
-            else:
-                used, _, ends = answer.numbers[place : place + 3]
-                after = [edge for edge in self._edges[1] if edge > ends * _US]
-                begins = [now + ceil((ends - written) * _US), *[now + edge - int(written) * _US for edge in after]]
-                levels.append(Level(now, int(used), tuple(begins)))
-                self._compare(part, ends)
-                place += OF_WINDOW
+        self._told, self.told_at, self._seat, self.sent = answer.value, received, answer.seat, None
         if parts == pool.parts or pool.calendar is None:
-            pool.levels = list(levels)
+            now, place, levels = received - self._node.offset, HEAD, []
+            for part in parts:
+                first, _, third = (*answer.numbers[place : place + 3], 0)[:3]
+                ends = now + ceil((third - answer.numbers[1]) * _US)
+                levels.append(Level(now + ceil(first * _US)) if part.calendar is None else Level(now, int(first), ends))
+                place += OF_RATE if part.calendar is None else OF_WINDOW
+            pool.levels = levels
+        self._tail = self._book(answer, sent, received)
         return answer
-
-    def _compare(self, part: Part, ends: float) -> None:
-        """Tell the log if the window ends at an instant at which none does here."""
-        edges = self._edges[1]
-        if not self._differs and edges[0] <= ends * _US <= edges[-1] and ends * _US not in edges:
-            self._differs = True
-            assert part.calendar is not None
-            _logger.warning(
-                "a RedisLimiter of %s shares windows that end otherwise, at %d s of Unix time: another process of this name has another"
-                " period, time zone or tzdata. The windows of whichever process asks first hold. Give all the same.",
-                part.calendar.described,
-                ends // 1_000_000,
-            )
-
-    def book(self, answer: Answer) -> None:
-        """Put what the answer assigned into the pool: the question is over."""
-        sent, self.sent = self.sent, None
-        assert sent is not None
-        now = self._told_at - self._node.offset
-        self._tail = self._book(answer, sent.runs, sent.parts, sent.at, now, sent.whole)
 
     def follow(self, us: float) -> None:
         """The store pauses all processes for so long; 0: it does not."""
-        node, unsaid = self._node, self.news[1] > self._node.read()
+        node, unsaid = self._node, self._news[1] > self._node.read()
         if us > 0:
             self._paused = True
             ns, until = ceil(us * _US), node.paused_until
@@ -414,27 +345,24 @@ class Exchange:
         node = self._node
         return self._paused and node.paused_until is not None and node.paused_until - node.read() > NS_PER_SECOND
 
-    def _book(self, answer: Answer, runs: Runs, parts: Sequence[Part], sent_at: int, now: int, whole: bool = False) -> Run | None:
-        pool, slots = self._pool, []
-        for (n, place, starts), (_, need) in zip(answer.runs, runs, strict=False):
-            if not n:
-                continue
-            if parts[0].calendar is None:
-                slots.append(pool.run(n, place, starts, need, parts, now))
-                continue
-            asked = sent_at - self._node.offset
-            closes = int((answer.numbers[HEAD + 2] - answer.numbers[1]) * _US) - self._terms.slack
-            slots.append(Run(need, n, asked, (), (), closes - 1))
+    def _book(self, answer: Answer, sent: Sent, received: int) -> Run | None:
+        """Put what was assigned into the pool. Returns the last of it."""
+        pool, slots, windows, now = self._pool, [], sent.parts[0].calendar is not None, received - self._node.offset
+        for (n, place, starts), (_, need) in zip(answer.runs, sent.runs, strict=False):
+            if n and windows:
+                closes = int((answer.numbers[HEAD + 2] - answer.numbers[1]) * _US) - self._terms.slack
+                slots.append(Run(need, n, sent.at - self._node.offset, (), (), closes - 1))
+            elif n:
+                slots.append(pool.run(n, place, starts, need, sent.parts, now))
         if answer.runs:
             self._came = sum([run.n for run in slots])
             if self._terms.lease or not pool.unit:
                 pool.asks_below = self._came // 2
-        pool.asked_at = pool.look_at = None
+        pool.unanswered()
         pool.hand.add(slots)
-        if answer.wait and not whole and not answer.numbers[2]:
+        if answer.wait and not sent.whole and not answer.numbers[2]:
             wait = ceil(answer.wait * _US)
-            if parts[0].calendar is not None:
-                # Permits may come back meanwhile, and somebody waits for them.
+            if windows:  # permits may come back meanwhile, and somebody waits for them
                 wait = min(wait, min(max(wait // _RECHECKS, NS_PER_SECOND), _LONGEST_RECHECK_NS))
             else:
                 wait = min(max(wait // 4, _SOONEST_NS), _LATEST_NS)

@@ -221,8 +221,7 @@ class FileSession(Provider):
             slots = [pool.run(int(n), place, dues, runs[i][1], pool.parts, now) for i, (n, place, dues) in enumerate(answer.runs) if n]
         else:
             used, _, ends = answer.state[0][:3]
-            begins = [ends, *[edge for edge in answer.limits[0][3:] if edge > ends]]
-            pool.levels = [Level(now, int(used), tuple([now + ceil((edge - answer.now) * _US) for edge in begins]))]
+            pool.levels = [Level(now, int(used), now + ceil((ends - answer.now) * _US))]
             late = int((ends - answer.now) * _US) - SLACK_NS - 1
             slots = [Run(need, int(n), asked, (), (), late) for (_, need), (n, _, _) in zip(runs, answer.runs, strict=False) if n]
         self._tail = slots[-1] if slots else None

@@ -15,7 +15,7 @@ from aiorate._store.session import StoreSession
 from aiorate._tree.refusals import ACQUIRE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, Literal
 
     from aiorate._events import Event, Waited
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from aiorate._rate import Duration, Number
     from aiorate._spec import RateSpec
     from aiorate._store.options import OneLimit
-
-
-_acquire = Limiter.acquire  # not by super(), which takes as long as a permit that is in hand
 
 
 class RedisLimiter(Limiter):
@@ -107,31 +104,26 @@ class RedisLimiter(Limiter):
         """The key in the store."""
         return self._session.key
 
-    def acquire(  # pyright: ignore[reportIncompatibleMethodOverride]  # it returns a coroutine: one await less
-        self, permits: int = 1, *, max_wait: Duration | None = None
-    ) -> Coroutine[Any, Any, float]:
+    async def acquire(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         """Wait until it is your turn, and take the permits; see `Limiter.acquire`.
 
         With ``max_wait=0``, or less than an answer of the store takes, the store is asked once, and grants what is due now.
         """
-        if max_wait is None:
-            return _acquire(self, permits)
-        return self._acquire_within(permits, max_wait)
-
-    async def _acquire_within(self, permits: int, max_wait: Duration) -> float:
-        limit = duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
-        if not self._session.asks_once(limit):
-            return await super().acquire(permits, max_wait=max_wait)
-        self._check("acquire()", permits)
-        return ns_to_seconds((await self._session.ask_once(permits, limit))[0])
+        if max_wait is not None:
+            limit = duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
+            if self._session.once.serves(limit):
+                self._check("acquire()", permits)
+                return ns_to_seconds((await self._session.once.take(permits, limit))[0])
+        return await super().acquire(permits, max_wait=max_wait)
 
     def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         """As `Limiter.acquire_blocking`. A short ``max_wait`` is as in `acquire`: with 0, the store is asked once."""
-        limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
-        if limit is None or not self._session.asks_once(limit):
-            return super().acquire_blocking(permits, max_wait=max_wait)
-        self._check("acquire_blocking()", permits)
-        return ns_to_seconds(self._session.ask_once_blocking(permits, limit)[0])
+        if max_wait is not None:
+            limit = duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
+            if self._session.once.serves(limit):
+                self._check("acquire_blocking()", permits)
+                return ns_to_seconds(self._session.once.take_blocking(permits, limit)[0])
+        return super().acquire_blocking(permits, max_wait=max_wait)
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if this process has them at hand, without waiting and without asking the store.
@@ -146,10 +138,6 @@ class RedisLimiter(Limiter):
                 " with a lease, such as RedisLimiter(..., lease=0.05), and permits are booked ahead."
             )
         return super().try_acquire(permits)
-
-    def resume(self) -> None:
-        """End a pause, for all processes."""
-        super().resume()
 
     def reset(self) -> None:
         """Raises RuntimeError: other processes share the limit and remember it. Use another name."""

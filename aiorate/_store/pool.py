@@ -51,31 +51,6 @@ class Pool(Scheduler):
     time that it takes if that is longer.
     """
 
-    __slots__ = (
-        "_free",
-        "_granted",
-        "_lapsed_ns",
-        "_late",
-        "answer_ns",
-        "asked_at",
-        "asks_below",
-        "corrections",
-        "error",
-        "hand",
-        "lacking",
-        "levels",
-        "link",
-        "look_at",
-        "oldest",
-        "outage",
-        "parts",
-        "patient",
-        "rate",
-        "refused",
-        "spent",
-        "unit",
-        "waits_for",
-    )
     rate: Rate
     books_since: bool = False
 
@@ -93,7 +68,7 @@ class Pool(Scheduler):
         self._free: tuple[int, int] | None = None  # the first and last instant at which something was granted that nobody counts
         self.asks_below: int = -1
         """Slots are wanted as soon as a grant leaves so many or fewer; -1: only when a request is refused."""
-        self.levels: list[Level | None] = [None] * len(parts)
+        self.levels: Sequence[Level | None] = [None] * len(parts)
         """What the store said last of each dimension; None: nothing."""
         self.corrections: list[int] = [0] * len(parts)
         """What the store has yet to hear: permits that were used without slots, less those that come back."""
@@ -156,10 +131,6 @@ class Pool(Scheduler):
     def run(self, n: int, place: int, starts: list[float], need: tuple[int, ...], parts: Sequence[Part], now: int) -> Run:
         """Slots that begin so many us after ``now``: the first of them, and by each rate."""
         first, *times = [now + ceil(us * _US) for us in starts]
-        if len(parts) == 1:  # as most have
-            rate = parts[0].rate
-            step = rate.permits, rate.period_ns * need[0]
-            return Run((1,) if self.unit else need, n, first, times, (step,), self.late_of(need), place - 1, 0)
         paced = [(at, of, j) for j, (at, of) in enumerate(zip(times, need, strict=True)) if of]
         steps = [(parts[j].rate.permits, parts[j].rate.period_ns * of) for _, of, j in paced]
         slowest = max(paced, key=lambda each: parts[each[2]].time_of(each[1]))[2]
@@ -400,7 +371,7 @@ class Pool(Scheduler):
             run.first -= ns
             run.due -= ns
             run.starts = [start - ns for start in run.starts]
-        self.levels = [level and Level(level.full - ns, level.used, tuple([begin - ns for begin in level.begins])) for level in self.levels]
+        self.levels = [level and Level(level.full - ns, level.used, level.ends and level.ends - ns) for level in self.levels]
         self.asked_at = None if self.asked_at is None else self.asked_at - ns
         self.look_at = None if self.look_at is None else self.look_at - ns
 
@@ -477,11 +448,20 @@ class Pool(Scheduler):
         """Whether nothing is in hand, on its way, or to be told."""
         return self.asked_at is None and not self.outage and not self.usable(1, now) and not any(self.corrections)
 
-    def __repr__(self) -> str:
+    @property
+    def schedule(self) -> list[object]:
+        """By which limits that share slots are compared."""
+        return [(part.every_us, part.burst, part.calendar and part.calendar.described) for part in self.parts]
+
+    @property
+    def described(self) -> str:
+        """Its limits."""
         if self.calendar is not None:
-            return f"Pool({self.calendar.described}, in_hand={self.hand.count})"
-        rates = ", ".join([f"{part.rate}" if part.burst == 1 else f"{part.rate} burst {part.burst}" for part in self.parts])
-        return f"Pool({rates}, in_hand={self.hand.count})"
+            return self.calendar.described
+        return ", ".join([f"{part.rate}" if part.burst == 1 else f"{part.rate} burst {part.burst}" for part in self.parts])
+
+    def __repr__(self) -> str:
+        return f"Pool({self.described}, in_hand={self.hand.count})"
 
 
 def _size(permits: Permits) -> int:

@@ -24,6 +24,11 @@ class Part(NamedTuple):
     burst: int
     calendar: CalendarWindow | None = None
 
+    @property
+    def every_us(self) -> float:
+        """How far permits are apart, in us; 0: they are those of a window."""
+        return 0.0 if self.calendar is not None else self.rate.period_ns / (self.rate.permits * 1000)
+
     def time_of(self, permits: int) -> int:
         """How many ns so many permits take, rounded up."""
         return ceil_div(permits * self.rate.period_ns, self.rate.permits)
@@ -36,40 +41,33 @@ class Level(NamedTuple):
     """When the bucket is full again, if nobody takes anything."""
     used: int = 0
     """Of a window: permits that are taken, ..."""
-    begins: tuple[int, ...] = ()
-    """... and the instants at which the next ones begin."""
+    ends: int = 0
+    """... and when it ends; 0: it is a bucket."""
 
     def due(self, part: Part, own: int, ahead: int, unit: bool, now: int) -> int:
         """When a request for ``own`` permits is due, with others ahead of it that need so many. Slots are gathered if ``unit``."""
-        if self.begins:
-            used, passed = self._window(part, now)
-            rest = used + ahead + own
-            if rest <= part.burst:
-                return now
-            later = passed + max(ceil_div(rest, part.burst) - 2, 0)
-            last = len(self.begins) - 1
-            return self.begins[min(later, last)] + max(later - last, 0) * part.rate.period_ns
+        if self.ends:
+            used, ends = self._window(part, now)
+            later = ceil_div(used + ahead + own, part.burst) - 2
+            return now if later < 0 else ends + later * part.rate.period_ns
         room = part.burst - own if unit else part.burst - min(own, part.burst)
         full = max(self.full, now)
         return full + part.time_of(ahead) - part.time_of(room) if ahead >= 0 else full - part.time_of(room - ahead)
 
     def standing(self, part: Part, in_hand: int, now: int) -> tuple[int, int]:
         """How many permits are free, with those in hand, and when there is one more."""
-        if self.begins:
-            used, passed = self._window(part, now)
-            return max(part.burst - used, 0), self.begins[min(passed, len(self.begins) - 1)]
+        if self.ends:
+            used, ends = self._window(part, now)
+            return max(part.burst - used, 0), ends
         begin = self.full - part.time_of(part.burst)  # when it would be empty
         free = max((now - begin + 1) * part.rate.permits // part.rate.period_ns, 0)
         left = min(free + in_hand, part.burst)
         return left, now if left >= part.burst else begin + part.time_of(free + 1)
 
     def _window(self, part: Part, now: int) -> tuple[int, int]:
-        """What the window at ``now`` has used, as far as is known, and how many of the known beginnings have passed."""
-        used, passed = self.used, 0
-        for begin in self.begins[:-1]:
-            if now >= begin:
-                used, passed = max(used - part.burst, 0), passed + 1
-        return used, passed
+        """What the window at ``now`` has used, as far as is known, and about when it ends."""
+        passed = max((now - self.ends) // part.rate.period_ns + 1, 0)
+        return max(self.used - passed * part.burst, 0), self.ends + passed * part.rate.period_ns
 
 
 Step = tuple[int, int]

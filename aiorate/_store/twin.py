@@ -1,4 +1,4 @@
-"""The script in Python: the store of one process in an outage, and of tests. The same words in and out, and the same numbers.
+"""The script in Python, and the same numbers: for a file, for a process in an outage, and for tests.
 
 It follows the script line by line, so that one can be read beside the other.
 """
@@ -6,50 +6,12 @@ It follows the script line by line, so that one can be read beside the other.
 from __future__ import annotations
 
 from math import floor, sqrt
-from struct import Struct
 from typing import TYPE_CHECKING
 
-from aiorate._store.script import FORM, HEAD, MOST, OF_RATE, OF_WINDOW
+from aiorate._store.script import HEAD, MOST, OF_RATE, OF_WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-class Twin:
-    """One key of a store, whose value is text."""
-
-    def __init__(self) -> None:
-        self.text: str = ""
-        """Its value."""
-
-    def ask(self, now: float, packed: bytes, remembered: str) -> str:
-        """The answer to a question when the server's clock reads ``now``. Raises ValueError for a value of another kind of limit."""
-        w = Struct(f"<{len(packed) // 8}d").unpack(packed)
-        kind = remembered.split(" ", 2)[1]
-        kept = _read(self.text, kind, w)
-        if self.text and kept is None:
-            raise ValueError("WRONGTYPE the key has another kind of limit, or something else")
-        told = _read(remembered, kind, w) if remembered != self.text else None
-        answering = Answering(now, w, kept, told, self.text == remembered)
-        if not answering.decided:
-            return f"{now:.0f}; clock"
-        life, written, hush, claim, lasts, latest, near, count, *_ = answering.value
-        words = [f"{FORM} {kind} {life:.0f} {written:.0f} {hush:.17g} {claim:.0f} {lasts:.17g} {latest:.17g} {near:.17g} {count:.0f}"]
-        for (every, *_), state in zip(answering.limits, answering.state, strict=True):
-            words += [f"{each:.17g}" for each in state] if every > 0 else [f"{state[0]:.17g}", *[f"{each:.0f}" for each in state[1:]]]
-        self.text = " ".join(words)
-        runs = [
-            f" {n:.0f}" + (f" {place:.0f}" if n else "") + "".join([f" {us:.3f}" for us in starts]) for n, place, starts in answering.runs
-        ]
-        return f"{self.text}; {answering.wait:.3f} {answering.place:.0f} {answering.seat:.0f}{''.join(runs)}"
-
-
-def _read(text: str, kind: str, w: Sequence[float]) -> list[float] | None:
-    form, _, rest = text.partition(" ")
-    its, _, words = rest.partition(" ")
-    numbers = [float(each) for each in words.split(" ")] if form == FORM and its == kind and words else []
-    size = HEAD + sum(OF_RATE if w[12 + 7 * j] > 0 else OF_WINDOW for j in range(int(w[11])))
-    return numbers if len(numbers) == size else None
 
 
 def take_now(

@@ -150,20 +150,3 @@ def test_they_say_what_they_are() -> None:
     assert {"requests": 3, "tokens": 50} == of_two.reserve(requests=3, tokens=1000).amounts
     with pytest.raises(TypeError, match="cannot be copied"):
         copy.copy(of_two)
-
-
-def test_two_rates_of_budgets_under_one_name_are_an_error() -> None:
-    """They would move one schedule by two rates. Equal limits may share a name; one that nobody holds does not count."""
-    first, alike = RedisBudget(URL, "name", tokens="60/min", requests="5/s"), RedisBudget(URL, "name", tokens="1/s")
-    RedisBudget(URL, "another", tokens="2/s")
-    RedisBudget("redis://elsewhere", "name", tokens="2/s")
-    for other in ("2/s", TokenBucket("1/s", burst=2)):
-        with pytest.raises(ValueError, match=r"RedisBudget\(tokens\): a budget named 'name' has 1/s"):
-            RedisBudget(URL, "name", tokens=other)
-    asyncio.run(first.aclose())
-    asyncio.run(alike.aclose())
-
-    cycle: list[object] = [RedisBudget(URL, "name", tokens="2/s")]
-    cycle.append(cycle)
-    del cycle
-    RedisBudget(URL, "name", tokens="3/s")

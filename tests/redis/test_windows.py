@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from helpers.outages import lines
 from helpers.stores import EPOCH_SECONDS, Process, RealServer, now, stop
 
 from aiorate import CalendarWindow, WaitTooLong
@@ -169,7 +168,7 @@ async def steadily(process: Process) -> None:
         await asyncio.sleep(0.2)
 
 
-async def test_other_calendars_of_one_name_are_logged(store: RealServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_calendars_of_one_name_have_the_windows_of_the_first(store: RealServer) -> None:
     one, other = Process(store, CalendarWindow("3/day", "UTC")), Process(store, CalendarWindow("3/day", "Europe/Berlin"))
     await asyncio.gather(*one.ask(2))
     await asyncio.gather(*other.ask(1))
@@ -177,7 +176,6 @@ async def test_other_calendars_of_one_name_are_logged(store: RealServer, caplog:
         await other.limiter.acquire(max_wait=0)
 
     assert pytest.approx(16 * 3600, abs=1) == refused.value.wait
-    assert 1 == len([line for line in lines(caplog) if "another period, time zone or tzdata" in line])
 
 
 async def test_a_clock_of_the_store_that_goes_back_stays_in_its_window(store: RealServer) -> None:
