@@ -65,11 +65,16 @@ class FilePool(Pool):
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
         if self._deciding:
             return now + 1
-        runs = self.hand.runs
-        if runs and runs[0].due > now and permits is _ONE and self.unit:  # the first in line, which looks when the next one is due
-            return runs[0].due
         self._deciding = True
         try:
+            if permits is _ONE and self.unit:  # in half of the time
+                runs = self.hand.runs
+                if not runs:
+                    self._refuse(1, now)
+                if not runs:
+                    return self._look_again(now)
+                if runs[0].due > now:
+                    return runs[0].due
             return Pool.take(self, permits, now, since)
         finally:
             self._deciding = False
