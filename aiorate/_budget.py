@@ -196,12 +196,12 @@ class Budget(Base):
         place = quota.name if quota.name in self._names or quota.unit in told else quota.unit
         for name, node, _ in _limits(self._node):
             if name == place:
-                now, dimensions, said = node.look_now(), node.scheduler, (quota.left, quota.size, quota.ns)
-                if isinstance(dimensions, Dimensions):
-                    dimensions.cap(place, quota.name, *said, now, now + node.held_for, quota.error)
+                now, dimensions = node.look_now(), node.scheduler
+                if not isinstance(dimensions, Dimensions):
+                    changes.cap(node, quota)
+                elif (said := quota.of(dimensions.members[dimensions.names.index(place)])) is not None:
+                    dimensions.cap(place, said.name, said.left, said.size, said.ns, now, now + node.held_for, said.error)
                     node.changed()
-                else:
-                    changes.cap(node, quota.name, *said, quota.error)
                 return
         name = quota.name
         near = next((each for each in self._names if each not in told and name and (each in name or name in each)), None)
