@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from aiorate._errors import check_count
-from aiorate.http._way import FREE, Limiters, Way, origin
+from aiorate.http._way import Limiters, Way, origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable
@@ -46,7 +46,7 @@ def middleware(
 
     The arguments are those of `aiorate.http.hooks`; ``key`` and ``cost`` are functions of aiohttp's request.
     """
-    way: Way[ClientRequest] = Way("middleware()", limiter, key, cost, max_wait, feedback, _origin, _own)
+    way = Way("middleware()", limiter, key, cost, max_wait, feedback, _origin, _own)
 
     async def limit(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         with await way.enter(request) as sent:
@@ -63,7 +63,7 @@ def cost(permits: int) -> AbstractContextManager[None]:
 
     Each hop of a redirect takes as many. With 0, requests are sent at once. Tasks that start inside the block inherit the cost.
     """
-    check_count("cost()", permits, FREE)
+    check_count("cost()", permits, " (0: not limited)")
     return _costing(permits)
 
 

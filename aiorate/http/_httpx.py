@@ -46,7 +46,7 @@ def hooks(
         max_wait: The longest time a request may wait, in seconds or as a timedelta. `WaitTooLong` if it would be longer.
         feedback: Whether to apply what responses say about the limit.
     """
-    way: Way[Any] = Way("hooks()", limiter, key, cost, max_wait, feedback, _origin, _own)
+    way = Way("hooks()", limiter, key, cost, max_wait, feedback, _origin, _own)
 
     def wait_for_permits(request: Any) -> Coroutine[Any, Any, object]:
         # A plain function, because a synchronous client would not await a coroutine, and would send without a limit.
@@ -76,7 +76,7 @@ def blocking_hooks(
     The arguments are those of `hooks`. The limiter needs ``scope="process"``. A request in a thread whose event loop is running raises
     RuntimeError.
     """
-    way: Way[Any] = Way("blocking_hooks()", limiter, key, cost, max_wait, feedback, _origin, _own, blocks=True)
+    way = Way("blocking_hooks()", limiter, key, cost, max_wait, feedback, _origin, _own, blocks=True)
 
     def wait_for_permits(request: Any) -> None:
         if running_loop() is not None:
@@ -115,7 +115,7 @@ def limit_transport(
             " hooks(limiter), or blocking_hooks(limiter), as its event_hooks=."
         )
     blocks = all(kind.__name__ == "BaseTransport" for kind in bases)
-    way: Way[Any] = Way("limit_transport()", limiter, key, cost, max_wait, feedback, _origin, _own, blocks=blocks)
+    way = Way("limit_transport()", limiter, key, cost, max_wait, feedback, _origin, _own, blocks=blocks)
     limited: AnyTransport = _limited_kind(bases)(inner, way)
     return limited
 
@@ -123,7 +123,7 @@ def limit_transport(
 class _LimitedTransport:
     """The part that both packages share, for asynchronous and for synchronous clients."""
 
-    def __init__(self, inner: Any, way: Way[Any]) -> None:
+    def __init__(self, inner: Any, way: Way) -> None:
         self._inner = inner
         self._way = way
 

@@ -11,7 +11,7 @@ from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 from aiorate import Budget, KeyedLimiter, Limiter
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from aiorate._rate import Duration
     from aiorate.http._feedback import Headers
 
-R = TypeVar("R")
-
-FREE = " (0: not limited)"
-"""What an error says of a wrong cost."""
 _ARRIVED = 5.0  # seconds: what was sent so long before another request has reached the server before it
 
 
@@ -52,12 +48,8 @@ class Sent:
     __slots__ = ("_adaptive", "_at", "_granted", "_heed", "_others", "limit", "permits")
 
     def __init__(self, limit: Limiter | Budget | None, permits: int, heed: Callable[[Feedback | None], None] | None) -> None:
-        self.limit = limit
-        self.permits = permits
-        self._heed = heed
-        self._others: dict[int, tuple[float, int]] = {}
-        if limit is not None and heed is not None:
-            self._others = _under_way.setdefault(limit, self._others)
+        self.limit, self.permits, self._heed = limit, permits, heed
+        self._others: dict[int, tuple[float, int]] = {} if limit is None or heed is None else _under_way.setdefault(limit, {})
 
     def ask(self) -> Sent:
         """Note that it waits for its permits: ``with sent.ask():``."""
@@ -106,19 +98,19 @@ _under_way: WeakKeyDictionary[Limiter | Budget, dict[int, tuple[float, int]]] = 
 """Of all requests that are not answered: when each was sent, or infinite while it waits for its permits; and its permits."""
 
 
-class Way(Generic[R]):
+class Way:
     """What an adapter was made with. ``call`` names it in error messages, and ``blocks`` tells whether its client is synchronous."""
 
     def __init__(
         self,
         call: str,
         limiter: Limiter | AdaptiveRate | Limiters | Budget,
-        key: Callable[[R], Hashable] | None,
-        cost: Callable[[R], int] | None,
+        key: Callable[[Any], Hashable] | None,
+        cost: Callable[[Any], int] | None,
         max_wait: Duration | None,
         feedback: bool,
-        origin_of: Callable[[R], str],
-        own_of: Callable[[R], dict[str, Any]],
+        origin_of: Callable[[Any], str],
+        own_of: Callable[[Any], dict[str, Any]],
         *,
         blocks: bool = False,
     ) -> None:
@@ -147,44 +139,39 @@ class Way(Generic[R]):
             )
         self._call, self._limit, self._key, self._cost, self._max_wait, self._feedback = call, limit, key, cost, max_wait, feedback
         self._origin_of, self._own_of = origin_of, own_of
-        self._sent: WeakKeyDictionary[R, Sent] = WeakKeyDictionary()
+        self._sent: WeakKeyDictionary[Any, Sent] = WeakKeyDictionary()
         if isinstance(limit, Limiter):
             self._check_learns(limit)
 
-    async def enter(self, request: R) -> Sent:
+    async def enter(self, request: Any) -> Sent:
         """Wait until the request may be sent. Its own ``cost`` and ``max_wait`` replace those of all requests.
 
         A request with a cost of 0 passes at once and spends nothing, even if the limiter is closed, and its response is ignored. A wrong
         cost, key or wait raises before anything is spent.
         """
-        sent, max_wait = self._asked(request)
+        sent = self._sent[request] = self._asked(request)
         if isinstance(sent.limit, Limiter):
             with sent.ask():
-                await sent.limit.acquire(sent.permits, max_wait=max_wait)
+                await sent.limit.acquire(sent.permits, max_wait=self._own_of(request).get("max_wait", self._max_wait))
         return sent.leave()
 
-    def enter_blocking(self, request: R) -> Sent:
+    def enter_blocking(self, request: Any) -> Sent:
         """As `enter`, for a synchronous client: blocks its thread."""
-        sent, max_wait = self._asked(request)
+        sent = self._sent[request] = self._asked(request)
         if isinstance(sent.limit, Limiter):
             with sent.ask():
-                sent.limit.acquire_blocking(sent.permits, max_wait=max_wait)
+                sent.limit.acquire_blocking(sent.permits, max_wait=self._own_of(request).get("max_wait", self._max_wait))
         return sent.leave()
 
-    def hear(self, request: R, status: int, headers: Headers) -> None:
+    def hear(self, request: Any, status: int, headers: Headers) -> None:
         """As `Sent.hear`, where the adapter has only the request."""
         if request in self._sent:
             self._sent[request].hear(status, headers)
 
-    def _asked(self, request: R) -> tuple[Sent, Duration | None]:
-        own = self._own_of(request)
-        sent = self._sent[request] = self._before(request, own)
-        return sent, own.get("max_wait", self._max_wait)
-
-    def _before(self, request: R, own: dict[str, Any]) -> Sent:
+    def _asked(self, request: Any) -> Sent:
+        limit, own = self._limit, self._own_of(request)
         permits = own["cost"] if "cost" in own else 1 if self._cost is None else self._cost(request)
-        check_count(f"{self._call}: the cost of a request", permits, FREE)
-        limit = self._limit
+        check_count(f"{self._call}: the cost of a request", permits, " (0: not limited)")
         if not permits:
             return Sent(None, 0, None)
         if isinstance(limit, Budget):
