@@ -109,7 +109,7 @@ def _demo(rate: str, strategy: str | None, seconds: float) -> int:
     try:
         from aiorate._tools import demo
     except ModuleNotFoundError as error:
-        if error.name not in ("aiohttp", "httpx2", "http_sf"):
+        if error.name not in ("aiohttp", "httpx2"):
             raise
         print(f'aiorate demo needs {error.name}, which is not installed: pip install "aiorate-limiter[demo]"', file=sys.stderr)
         return 2
