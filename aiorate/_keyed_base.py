@@ -43,7 +43,6 @@ _logger = getLogger("aiorate")
 _MOST_NESTED = 64  # keys made one inside the other, each for the one before: as many as a chain of limits may have
 _UNUSED = 16_384  # uses of other keys before one goes that was not used meanwhile: so many keys used in turn are not made again and again
 _APART = 32  # uses from one look at the oldest keys to the next
-_NEW = 8  # uses for which a new key counts there
 _MORE = 2  # keys that may go for each use: they shall go faster than they come
 
 
@@ -261,8 +260,7 @@ class Keyed(Generic[K, V]):
             _making[mine] = me
         try:
             member = self._make(key)
-            self._left -= _NEW
-            if len(self._kept) >= self._max_keys:
+            if self._now < 0 or len(self._kept) >= self._max_keys:  # uses may be rare
                 self._look(_MORE, room=1)
         finally:
             with _lock:
