@@ -88,12 +88,6 @@ class Base:
         waited, _, taken = await tree.wait(node, ticket, permits, asked, limit, most, refusals)
         return waited, taken
 
-    def _wait_blocking(self, node: Node, permits: Permits, limit: int | None = None, refusals: Refusals | None = None) -> tuple[int, Taken]:
-        """As `_wait`, in a thread without an event loop, which it blocks. Needs ``scope="process"``."""
-        from aiorate._tree.threads import BLOCKING, wait_blocking
-
-        return wait_blocking(node, node.tree, permits, limit, self._max_waiting, refusals or BLOCKING)
-
     def _wait_now(self, permits: Permits) -> float:
         """How many seconds a request made now would wait."""
         node = self._node

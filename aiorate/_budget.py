@@ -154,7 +154,7 @@ class Budget(Base):
 
     def _enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """As `_enter`, in a thread without an event loop, which it blocks. For `Lease`."""
-        return self._wait_blocking(self._node, amounts, limit, self._refusals)
+        return self._node.tree.wait_blocking(self._node, amounts, limit, self._max_waiting, self._refusals)
 
     def _explain(self, error: BaseException, amounts: dict[str, int]) -> None:
         """Raise a better error: which limit is closed, or allows less at once than when the lease was made."""

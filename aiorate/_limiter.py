@@ -176,7 +176,7 @@ class Limiter(Base, Block[float]):
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
-        return self._wait_blocking(self._node, permits, limit)[0] / NS_PER_SECOND
+        return self._node.tree.wait_blocking(self._node, permits, limit, self._max_waiting)[0] / NS_PER_SECOND
 
     async def __aenter__(self) -> float:
         """Acquire one permit. ``as waited`` gets the seconds spent waiting. With ``max_concurrency``, wait for a free place first."""
@@ -186,7 +186,8 @@ class Limiter(Base, Block[float]):
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Free the place, if there is a ``max_concurrency``. You do not get the permit back: you pay for starting."""
-        self._leave()
+        if self._all_places:
+            self._leave()
 
     def _enter(self, permits: int = 1) -> Coroutine[Any, Any, float]:
         """Take the permits, and a place if there is a limit of concurrency; gives the seconds waited for both."""
@@ -199,16 +200,16 @@ class Limiter(Base, Block[float]):
     def _enter_blocking(self, permits: int = 1) -> float:
         if not self._all_places:
             return self.acquire_blocking(permits)
-        return self._hold(self._wait_blocking(self._lowest, self._visit("acquire_blocking()", permits))[0])
+        node, visit = self._lowest, self._visit("acquire_blocking()", permits)
+        return self._hold(node.tree.wait_blocking(node, visit, None, self._max_waiting)[0])
 
     def _visit(self, call: str, permits: int) -> Permits:
-        from aiorate._schedulers.places import Visit
-
-        self._check(call, permits)
+        if permits is not _ONE:
+            self._check(call, permits)
         if self._max_waiting is None or self._max_waiting.most:  # else nobody waits
             for places in self._all_places:
                 places.check_holder()
-        return Visit(permits)
+        return self._all_places[0].visit(permits)
 
     def _hold(self, waited: int) -> float:
         for places in self._all_places:
