@@ -75,7 +75,7 @@ class Budget(Base):
             share.
     """
 
-    __slots__ = ("_names", "_of_key", "_on_error", "_own", "_refusals", "_shared", "_told")
+    __slots__ = ("_names", "_of_key", "_on_error", "_refusals", "_shared", "_told", "_unnamed")
     _NAME = "Budget"
 
     def __init__(
@@ -97,7 +97,8 @@ class Budget(Base):
         own: dict[str, Limits] = {place: limit for place, limit in dimensions.items() if not isinstance(limit, Limiter)}
         scheduler = self._scheduler(own)
         super().__init__(scheduler, catch_up, max_waiting, None, False, scope, clock, name, on_event, on_wait)
-        self._names = self._own = scheduler.names  # of all dimensions, and of those that are not only in a shared budget
+        self._names = scheduler.names
+        self._unnamed = dict.fromkeys(self._names, 1)  # the amounts that a reservation takes of dimensions that it leaves out
         self._refusals = _Refusals(self._node)
         self._shared: Budget | Limiter | None = None
         if limiter is not None:
@@ -119,9 +120,10 @@ class Budget(Base):
         # The node does not hold the budget: a key that nobody holds must be gone at once, for what it shares may go only then.
         node.tree.run(changes.share, node, shared._node, up)  # pyright: ignore[reportArgumentType]  # it takes amounts
         node.waited_above = methodcaller("waited_above", place)
-        self._shared, self._names = shared, self._names + tuple([name for name in names if name not in self._names])
+        self._shared, self._unnamed = shared, {**dict.fromkeys(self._names + names, 1 if place else 0), **self._unnamed}
+        self._names = tuple(self._unnamed)
         if place and isinstance(dimensions := node.scheduler, Dimensions):
-            self._own, dimensions.limiter = self._names, place
+            dimensions.limiter = place
 
     # Asking.
 
@@ -141,7 +143,7 @@ class Budget(Base):
         limit = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)", NO_BOUND)
         wanted = self._amounts("reserve", amounts)
         granted = self._lowered(wanted)
-        if granted != wanted:
+        if granted is not wanted:
             for place, amount in granted.items():
                 if amount < wanted[place] and self._is_news(place):
                     told = Event("clamped", self._node.name, key=place, permits=amount)
@@ -247,17 +249,17 @@ class Budget(Base):
         for place, amount in amounts.items():
             if place not in self._names:
                 raise TypeError(f"{call}(): unknown dimension {place!r}; the dimensions are {', '.join(self._names)}.")
-            check_count(f"{call}({place})", amount)
-        return {**dict.fromkeys(self._names, 0), **dict.fromkeys(self._own, 1), **amounts}
+            if type(amount) is not int or amount < 0:
+                check_count(f"{call}({place})", amount)
+        return {**self._unnamed, **amounts}
 
     def _lowered(self, amounts: dict[str, int]) -> dict[str, int]:
         """The amounts, none above the most that can be granted at once, here and in what is shared."""
-        lowered = amounts.copy()
         for place, _, limit in _limits(self._node):
             most = limit.max_permits
-            if most is not None and most < lowered[place]:
-                lowered[place] = most
-        return lowered
+            if most is not None and most < amounts[place]:
+                amounts = {**amounts, place: most}
+        return amounts
 
     # For parts of aiorate that are built upon a budget.
 
