@@ -6,12 +6,13 @@ All that arrives meanwhile goes with the next call. The task ends when nothing w
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from itertools import islice
 from random import uniform
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet, WeakValueDictionary
 
-from aiorate._loops.table import running_loop
+from aiorate._loops.table import loop_here, running_loop
 from aiorate._store.address import identity, is_cluster
 from aiorate._store.failures import Unreachable
 from aiorate._store.store import CONNECT_SECONDS, store_of
@@ -31,31 +32,38 @@ _RETRY, _LONGEST_RETRY = 0.01, 0.25
 
 
 class Session(Protocol):
-    """A limit's talk with the store. But for `run`, all is called through that, in the client's loop, in any order."""
+    """A limit's talk with the store. All but `run` is called through that, in the client's loop, in any order."""
 
     client: StoreClient | None
-    """The client that asks for it; None: none. It is called only by that one."""
+    """The one that asks for it; None: none. It is called only by that one."""
 
     @property
-    def run(self) -> Callable[..., Any]:
-        """Calls a function in a decision of the limit."""
-        ...
+    def run(self) -> Callable[..., Any]: ...
+    def question(self) -> Asked | None: ...
+    def answered(self, reply: object) -> None: ...
+    def unreachable(self, cause: BaseException, silent: float | None) -> None: ...
+    def failed(self, error: BaseException) -> None: ...
 
-    def question(self) -> Asked | None:
-        """What to ask now; None: nothing."""
-        ...
 
-    def answered(self, reply: object) -> None:
-        """The reply, or a `Refusal`, to the question. Raises `Unreachable` if it makes no sense."""
-        ...
+class Word:
+    """What a task waits for. Told once, in any thread."""
 
-    def unreachable(self, cause: BaseException, silent: float | None) -> None:
-        """The store did not answer, and had not for ``silent`` seconds before the question; None: the answer may still come."""
-        ...
+    def __init__(self) -> None:
+        loop = loop_here()
+        assert loop is not None  # a task runs
+        self._loop, self._signal, self._told = loop, loop.signal(), False
 
-    def failed(self, error: BaseException) -> None:
-        """The client's task ended with that error, or another call of this session raised it."""
-        ...
+    def tell(self) -> None:
+        """Let the task go on."""
+        self._told = True
+        try:
+            self._loop.post(partial(self._loop.wake, self._signal))
+        except (RuntimeError, OSError):  # its loop is closed
+            return
+
+    async def heard(self) -> None:
+        """Wait for it. The loop turns in any case."""
+        await (self._loop.yield_once() if self._told else self._loop.wait(self._signal))
 
 
 class StoreClient:

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aiorate._schedulers.amounts import Permits
-    from aiorate._store.local import Local
     from aiorate._store.options import Terms
     from aiorate._store.pool import Pool
     from aiorate._store.script import Answer
     from aiorate._store.slots import Part
+    from aiorate._store.twin import Local
     from aiorate._tree.node import Node
 
 

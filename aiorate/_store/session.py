@@ -12,13 +12,12 @@ from aiorate._events import Event
 from aiorate._loops.table import running_loop
 from aiorate._rate import NS_PER_SECOND, ns_to_seconds
 from aiorate._store.address import identity
-from aiorate._store.client import client_of
+from aiorate._store.client import Word, client_of
 from aiorate._store.exchange import Exchange
 from aiorate._store.failures import Refusal, said, said_by_server
-from aiorate._store.local import Local
 from aiorate._store.once import Once
 from aiorate._store.slots import check_pause
-from aiorate._store.word import Word
+from aiorate._store.twin import Local
 from aiorate._tree.limit import Provider
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aiorate._store.address import identity
-from aiorate._store.client import StoreClient
-from aiorate._store.word import Word
+from aiorate._store.client import StoreClient, Word
 from aiorate._tree.deciding import run
 
 if TYPE_CHECKING:
