@@ -195,17 +195,20 @@ class StoreSession(Provider):
 
     def _check_alike(self) -> None:
         """Tell the log if another limit of this name has other rates or bursts: all share one schedule, and each moves it by its own."""
-        place, mine = (identity(self._source), self.key, self._terms.kind), self._pool
+        place = identity(self._source), self.key, self._terms.kind
         other = _named.setdefault(place, self)
+        mine, its = [
+            [(part.every_us, part.burst, part.calendar and part.calendar.described) for part in each._pool.parts] for each in (self, other)
+        ]
         if other._closed or other._node.closed:
             _named[place] = self
-        elif mine.schedule != other._pool.schedule:
+        elif mine != its:
             _logger.warning(
                 "limiter %r: another limit of this name has %s, and this one %s. All of one name share one schedule, and each moves it by"
                 " its own rate: give both the same, or two names.",
                 self.key.partition(":")[2],
-                other._pool.described,
-                mine.described,
+                other._pool,
+                self._pool,
             )
 
     def question(self) -> Asked | None:
