@@ -12,7 +12,7 @@ from aiorate._events import Event
 from aiorate._loops.table import running_loop
 from aiorate._rate import NS_PER_SECOND, ns_to_seconds
 from aiorate._store.address import identity
-from aiorate._store.client import Word, client_of
+from aiorate._store.client import Word, client_of, client_of_process
 from aiorate._store.exchange import Exchange
 from aiorate._store.failures import Refusal, said, said_by_server
 from aiorate._store.once import Once
@@ -182,12 +182,7 @@ class StoreSession(Provider):
         if self.client is not None and not self.client.here:
             self._forget()
         if self.client is None:
-            if self._node.tree.threads:
-                from aiorate._store.thread import client_of_process
-
-                self.client = client_of_process(self._source)
-            else:
-                self.client = client_of(self._source, self.key)
+            self.client = client_of_process(self._source) if self._node.tree.threads else client_of(self._source, self.key)
             self._process = os.getpid()
             self._node.tree.add(self._node)
             self._check_alike()
