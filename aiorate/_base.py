@@ -63,7 +63,8 @@ class Base:
             from aiorate._tree.threads import ThreadTree
 
             tree = ThreadTree(clock, precise)
-        self._node = node = Node(scheduler, duration_to_ns(catch_up, f"{self._NAME}(catch_up)"), precise, clock, name, tree)
+        late = 20_000_000 if catch_up == 0.02 else duration_to_ns(catch_up, f"{self._NAME}(catch_up)")
+        self._node = node = Node(scheduler, late, precise, clock, name, tree)
         node.on_event = on_event
         self._places: Inside | None = None
         if max_concurrency is not None:
@@ -78,15 +79,14 @@ class Base:
 
     # Asking.
 
-    async def _wait(
-        self, node: Node, permits: Permits, limit: int | None = None, refusals: Refusals = ACQUIRE, since: int | None = None
-    ) -> tuple[int, int, Taken]:
-        """Wait for permits there; returns the ns waited, the instant for which they were scheduled, and what was taken."""
+    async def _wait(self, node: Node, permits: Permits, limit: int | None = None, refusals: Refusals = ACQUIRE) -> tuple[int, Taken]:
+        """Wait for permits there; returns the ns waited, and what was taken."""
         tree, most = node.tree, self._max_waiting
-        ticket, at, asked, taken = tree.ask(node, permits, limit, most, refusals, since)
+        ticket, _, asked, taken = tree.ask(node, permits, limit, most, refusals)
         if ticket is None:
-            return 0, at, taken
-        return await tree.wait(node, ticket, permits, asked, limit, most, refusals, since)
+            return 0, taken
+        waited, _, taken = await tree.wait(node, ticket, permits, asked, limit, most, refusals)
+        return waited, taken
 
     def _wait_blocking(self, node: Node, permits: Permits, limit: int | None = None, refusals: Refusals | None = None) -> tuple[int, Taken]:
         """As `_wait`, in a thread without an event loop, which it blocks. Needs ``scope="process"``."""

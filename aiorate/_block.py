@@ -7,7 +7,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
     from types import TracebackType
 
     F = TypeVar("F", bound=Callable[..., Any])
@@ -21,7 +21,7 @@ class Block(Generic[T]):
 
     __slots__ = ()
 
-    def _enter(self) -> Awaitable[T]:
+    def _enter(self) -> Coroutine[Any, Any, T]:
         """Wait until the block may begin. `_leave` must follow."""
         raise NotImplementedError
 
@@ -38,9 +38,9 @@ class Block(Generic[T]):
         """Whether synchronous code may enter it."""
         raise NotImplementedError
 
-    async def __aenter__(self) -> T:
+    def __aenter__(self) -> Coroutine[Any, Any, T]:
         """Wait until it is your turn."""
-        return await self._enter()
+        return self._enter()  # not a coroutine around it
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the block."""

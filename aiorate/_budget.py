@@ -15,7 +15,6 @@ from aiorate._base import Base
 from aiorate._block import Block
 from aiorate._errors import LimiterClosed, called, check_count, kind_of
 from aiorate._events import Event
-from aiorate._keyed_base import refuse_keyed
 from aiorate._limiter import Limiter
 from aiorate._options import check_unshared, strategy_of
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
@@ -27,7 +26,7 @@ from aiorate._tree.questions import available
 from aiorate._tree.refusals import Refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
     from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
@@ -107,7 +106,7 @@ class Budget(Base):
             self._share(shared)
         self._of_key = False
         self._on_error: OnError = on_error
-        self._told: tuple[tuple[str, ...], ...] = ()  # what was told once, and of which dimension
+        self._told: tuple[str, ...] = ()  # dimensions whose estimates were lowered, and quotas with nearly the name of one
 
     def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
         """Make the scheduler of the dimensions, which a subclass may keep elsewhere. It takes `Amounts`, in the same order."""
@@ -144,15 +143,14 @@ class Budget(Base):
         granted = self._lowered(wanted)
         if granted != wanted:
             for place, amount in granted.items():
-                if amount < wanted[place] and self._is_news("clamped", place):
+                if amount < wanted[place] and self._is_news(place):
                     told = Event("clamped", self._node.name, key=place, permits=amount)
                     self._node.tree.post(partial(self._node.tell, told))
         return Lease(self, granted, limit, self._on_error if on_error is None else on_error)
 
-    async def _enter(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
-        """Wait for the amounts: the ns waited, and what was taken. For `Lease`."""
-        waited, _, taken = await self._wait(self._node, amounts, limit, self._refusals)
-        return waited, taken
+    def _enter(self, amounts: Amounts, limit: int | None) -> Coroutine[Any, Any, tuple[int, Taken]]:
+        """Wait for the amounts: gives the ns waited, and what was taken. For `Lease`."""
+        return self._wait(self._node, amounts, limit, self._refusals)
 
     def _enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """As `_enter`, in a thread without an event loop, which it blocks. For `Lease`."""
@@ -169,9 +167,9 @@ class Budget(Base):
                         f"reserve({place}={amounts[place]}) can no longer be granted: {least} is the most at once now. Reserve again."
                     ) from None
 
-    def _is_news(self, *told: str) -> bool:
-        news = told not in self._told
-        self._told += (told,) if news else ()
+    def _is_news(self, what: str) -> bool:
+        news = what not in self._told
+        self._told += (what,) if news else ()
         return news
 
     # Changing, for those in line too.
@@ -191,21 +189,20 @@ class Budget(Base):
 
     def _heed(self, feedback: Feedback, quota: Left) -> None:
         """Lower the dimension that has the quota's name or unit. Logs once for each dimension that a quota has nearly its name."""
-        told = {each.name for each in feedback.quotas}
+        name, told = quota.name, {each.name for each in feedback.quotas}
         # One dimension of tokens is not lowered by those that go in or out alone, where the server tells of all tokens too.
-        place = quota.name if quota.name in self._names or quota.unit in told else quota.unit
-        for name, node, _ in _limits(self._node):
-            if name == place:
-                now, dimensions, said = node.look_now(), node.scheduler, (quota.left, quota.size, quota.ns)
-                if isinstance(dimensions, Dimensions):
-                    dimensions.cap(place, quota.name, *said, now, now + node.held_for, quota.error)
+        place = name if name in self._names or quota.unit in told else quota.unit
+        for dimension, node, _ in _limits(self._node):
+            if dimension == place:
+                now, scheduler = node.look_now(), node.scheduler
+                if not isinstance(scheduler, Dimensions):
+                    changes.cap(node, quota)
+                elif (left := quota.of(scheduler.members[scheduler.names.index(place)])) is not None:
+                    scheduler.cap(place, name, left.left, left.size, left.ns, now, now + node.held_for, left.error)
                     node.changed()
-                else:
-                    changes.cap(node, quota.name, *said, quota.error)
                 return
-        name = quota.name
-        near = next((each for each in self._names if each not in told and name and (each in name or name in each)), None)
-        if near is not None and self._is_news("misnamed", near):
+        near = next((each for each in self._names if each not in told and name and (each in name or name in each)), "")
+        if near and self._is_news(f"nearly {near}"):
             _logger.warning(
                 "%s: the server reports a quota %r, but no dimension has that name. If dimension %r is that quota, name it %r.",
                 *(f"budget {self.name!r}" if self.name else "budget", name, near, name),
@@ -325,24 +322,20 @@ class Lease(Block["Lease"]):
         return dict(self._amounts)
 
     async def _enter(self) -> Lease:
-        amounts, taken = self._begin(), None
+        amounts = self._begin()
         try:
-            waited, taken = await self._budget._enter(amounts, self._limit)
-            self._has(amounts, waited, taken)
+            return self._has(amounts, *await self._budget._enter(amounts, self._limit))
         except BaseException as error:
-            self._failed(error, taken)
+            self._failed(error)
             raise
-        return self
 
     def _enter_blocking(self) -> Lease:
-        amounts, taken = self._begin(), None
+        amounts = self._begin()
         try:
-            waited, taken = self._budget._enter_blocking(amounts, self._limit)
-            self._has(amounts, waited, taken)
+            return self._has(amounts, *self._budget._enter_blocking(amounts, self._limit))
         except BaseException as error:  # also one of a signal handler
-            self._failed(error, taken)
+            self._failed(error)
             raise
-        return self
 
     @property
     def _may_block(self) -> bool:
@@ -354,16 +347,18 @@ class Lease(Block["Lease"]):
         self._state = "waiting"
         return Amounts(self._budget._names, tuple(self._amounts.values()))
 
-    def _has(self, amounts: Amounts, waited: int, taken: Taken) -> None:
+    def _has(self, amounts: Amounts, waited: int, taken: Taken) -> Lease:
         """What was taken is held from now on."""
+        self._taken = taken
         self._budget._node.tree.run(hold, taken)
         self.limited_by = amounts.waited_for if waited else None
-        self.waited, self._taken, self._state = ns_to_seconds(waited), taken, "reserved"
+        self.waited, self._state = ns_to_seconds(waited), "reserved"
+        return self
 
-    def _failed(self, error: BaseException, taken: Taken | None) -> None:
+    def _failed(self, error: BaseException) -> None:
         """Nothing was spent, and it may be tried again."""
-        self._taken, self._state = (), "refused"
-        if taken is not None:
+        taken, self._taken, self._state = self._taken, (), "refused"
+        if taken:
             self._budget._node.tree.post(partial(undo, taken, False))
         self._budget._explain(error, self._amounts)
 
@@ -510,7 +505,11 @@ def check_dimensions(dimensions: dict[str, Limiter | Limits], shared: Budget | N
             " Give the others as rates or strategies, or share one Budget among all callers."
         )
     if shared is not None:
-        check_shared("Budget(shared)", shared, process)
+        if not isinstance(shared, Budget):
+            raise TypeError(
+                f"Budget(shared) must be a Budget, not {kind_of(shared)}. A shared Limiter is a dimension: Budget(tokens=limiter)."
+            )
+        shared._check_as_shared("Budget(shared)", "budget", process, "the budgets that share it")
     for place, limiter in limiters.items():
         limiter._check_as_shared(f"Budget({place})", "budget", process, "the Budget")
         if limiter._all_places:
@@ -530,12 +529,3 @@ def check_on_error(what: str, on_error: object) -> None:
     """Raise ValueError for anything but the two words."""
     if on_error not in ("keep", "refund"):
         raise ValueError(f"{called(what, on_error)} must be 'keep' or 'refund'.")
-
-
-def check_shared(what: str, shared: object, process: bool) -> Budget:
-    """Raise TypeError or ValueError, which names it ``what``, for anything but a budget that others can share."""
-    if not isinstance(shared, Budget):
-        refuse_keyed(what, shared)
-        raise TypeError(f"{what} must be a Budget, not {kind_of(shared)}. A shared Limiter is a dimension: Budget(tokens=limiter, ...).")
-    shared._check_as_shared(what, "budget", process, "the budgets that share it")
-    return shared

@@ -56,14 +56,18 @@ def kind_of(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
+def shown(value: object) -> str:
+    """The value, for an error: its ``repr()``, but not too long."""
+    huge = isinstance(value, int) and abs(value) >= 10**30
+    return f"an int of {value.bit_length()} bits" if isinstance(value, int) and huge else repr(value)[:80]
+
+
 def called(what: str, value: object) -> str:
     """A call as it was written, for an error: of ``"Limiter(catch_up)"`` and -1, ``"Limiter(catch_up=-1)"``; of ``"acquire()"`` and 0,
     ``"acquire(0)"``."""
-    huge = isinstance(value, int) and abs(value) >= 10**30
-    shown = f"an int of {value.bit_length()} bits" if isinstance(value, int) and huge else repr(value)[:80]
     if not what.endswith(")"):
-        return f"{what}: {shown}"
-    return f"{what[:-1]}{'' if what.endswith('()') else '='}{shown})"
+        return f"{what}: {shown(value)}"
+    return f"{what[:-1]}{'' if what.endswith('()') else '='}{shown(value)})"
 
 
 def check_count(what: str, count: object, also: str = "", *, least: int = 0) -> None:

@@ -10,6 +10,7 @@ from aiorate._rate import duration_to_ns
 
 if TYPE_CHECKING:
     from aiorate._rate import Duration
+    from aiorate._schedulers.interface import Scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Quota:
     """What is counted: ``requests``, ``tokens``, or the unit of a policy, such as ``content-bytes``."""
     reset_error: float = field(default=0.0, compare=False, repr=False)
     """Seconds by which ``reset`` may be too long or too short, 0 or more: 1 or 2 for a date, which is compared with the response's."""
+    used: int | None = None
+    """How much was used, 0 or more, if the server says that instead. The limit is that of your own rate per ``window``, if not reported."""
 
     def __init__(
         self,
@@ -49,6 +52,7 @@ class Quota:
         full_at_reset: bool = False,
         unit: str = "requests",
         reset_error: Duration = 0.0,
+        used: int | None = None,
     ) -> None:
         _set(self, "name", name)
         _set(self, "limit", limit)
@@ -58,6 +62,7 @@ class Quota:
         _set(self, "full_at_reset", full_at_reset)
         _set(self, "unit", unit)
         _set(self, "reset_error", _seconds(reset_error))
+        _set(self, "used", used)
 
     @property
     def rate(self) -> float | None:
@@ -123,47 +128,55 @@ class Left(NamedTuple):
     """0: the bucket is full, or will be at once, or the time is unknown."""
     error: int = 0
     """How many ns too long or too short that may be, of a bucket."""
+    period: int = 0
+    """Not 0: ``left`` is what was used of a limit per so many ns, which the server did not name."""
+
+    def of(self, strategy: Scheduler) -> Left | None:
+        """What is left of that strategy's limit. None: it has no rate of that period."""
+        if not self.period:
+            return self
+        rates = [part.rate for part in (strategy, *strategy.members)]
+        limits = [rate.permits for rate in rates if rate.period_ns == self.period]
+        return self._replace(left=max(0, min(limits) - self.left), period=0) if limits else None
 
 
-def check_feedback(call: str, feedback: Feedback) -> tuple[int, list[Left]]:
+def check_feedback(feedback: Feedback) -> tuple[int, list[Left]]:
     """The pause in ns (0: none), and what is left of each quota that reports it.
 
-    Raises TypeError or ValueError that begins with ``call``.
+    Raises TypeError or ValueError that begins with ``observe()``.
     """
     try:
-        pause, quotas, source = feedback.pause, feedback.quotas, feedback.source
-    except AttributeError:
-        raise TypeError(
-            f"{call} takes what aiorate.http.read_feedback(status, headers) returns, not {kind_of(feedback)}."
-            " To make one by hand, write aiorate.http.Feedback(429, pause=2.5)."
-        ) from None
-    try:
-        names = [(quota.name, quota.unit) for quota in quotas]
-        told = [(quota.remaining, quota.limit, quota.reset, quota.window, quota.reset_error, quota.full_at_reset) for quota in quotas]
+        pause, quotas, texts = feedback.pause, feedback.quotas, [feedback.source]
+        told = [(quota.remaining, quota.limit, quota.used, quota.reset, quota.reset_error, quota.window) for quota in quotas]
+        texts += [text for quota in quotas for text in (quota.name, quota.unit)]
     except (AttributeError, TypeError):
-        raise TypeError(f"{call}: the quotas must be a tuple of aiorate.http.Quota: quotas=(Quota(remaining=5, reset=30),).") from None
-    if not isinstance(source, str):
-        raise TypeError(f"{call}: the source must be text, not {kind_of(source)}.")
-    for text in (text for both in names for text in both):
+        raise TypeError(
+            f"observe() takes what aiorate.http.read_feedback(status, headers) returns, not {kind_of(feedback)}. To make one by hand,"
+            " write aiorate.http.Feedback(429, pause=2.5), or with quotas=(aiorate.http.Quota(remaining=5, reset=30),)."
+        ) from None
+    for text in texts:
         if not isinstance(text, str):
-            raise TypeError(f"{call}: the name and the unit of a quota must be text, not {kind_of(text)}.")
-    for remaining, limit, reset, window, error, _ in told:
-        for what, count in (("what remains", remaining), ("the limit", limit)):
+            raise TypeError(f"observe(): the source, and the name and the unit of a quota, must be text, not {kind_of(text)}.")
+    for remaining, limit, used, *lengths in told:
+        for count in (remaining, limit, used):
             if count is not None:
-                check_count(f"{call}: {what} of a quota", count, ", or None (unknown)")
-        _ns(f"{call}: the reset of a quota", reset)
-        _ns(f"{call}: the error of a quota's reset", error)
-        _ns(f"{call}: the window of a quota", window)
-    pause_ns = _ns(f"{call}: the pause", pause)
+                check_count("observe(): what remains of a quota, what was used and its limit", count, ", or None (unknown)")
+        for length in lengths:
+            _ns("observe(): the reset, its error and the window of a quota", length)
+    pause_ns = _ns("observe(): the pause", pause)
     return pause_ns, [left for quota in quotas if (left := _left_of(quota, pause)) is not None]
 
 
 def _left_of(quota: Quota, pause: float | None) -> Left | None:
     # None: not reported. Where nothing is left of a window of requests and the response names a pause, the pause already covers it,
     # and a shorter Retry-After wins over the reset (draft-ietf-httpapi-ratelimit-headers-11, section 7).
-    if quota.remaining is None:
-        return None
-    left, ns = quota.remaining, _ns("reset", quota.reset)
+    left, ns, window = quota.remaining, _ns("reset", quota.reset), _ns("window", quota.window)
+    if left is None:
+        if quota.used is None or not ns:
+            return None
+        if quota.limit is None:
+            return Left(quota.name, quota.unit, quota.used, 0, ns, period=window) if window else None
+        left = max(0, quota.limit - quota.used)
     if quota.full_at_reset:  # without a reset too: it may update an earlier report
         error = _ns("reset_error", quota.reset_error)
         return Left(quota.name, quota.unit, left, quota.limit, ns, error) if quota.limit else None
@@ -171,7 +184,6 @@ def _left_of(quota: Quota, pause: float | None) -> Left | None:
         return None
     if not left and quota.unit == "requests" and pause is not None:
         return None
-    window = _ns("window", quota.window)
     if quota.limit is not None and window:
         # 10000 in 1000 s with 10000 left for 10 s is 100 requests, not 10000: section 8.5. An allowance is rounded down.
         left = min(left, max(1, quota.limit * ns // window))

@@ -35,40 +35,6 @@ _BLAMELESS = 0.9  # of the rate at which a climb began: a lower level is not the
 class Finder:
     """Finds the rate, in permits per second from ``lowest`` to ``highest``; ``refused`` is the share of requests that may be refused."""
 
-    __slots__ = (
-        "_announced",
-        "_answers",
-        "_base",
-        "_begun",
-        "_climb_began",
-        "_climb_took",
-        "_climbs_at",
-        "_closed",
-        "_drought",
-        "_first",
-        "_from",
-        "_given",
-        "_given_at",
-        "_highest",
-        "_in_a_row",
-        "_last",
-        "_level",
-        "_lowest",
-        "_outage",
-        "_owes",
-        "_pace",
-        "_peak",
-        "_reacted",
-        "_refused",
-        "_refused_at",
-        "_resumed",
-        "_round",
-        "_since",
-        "_step",
-        "_trip",
-        "rate",
-    )
-
     def __init__(self, rate: float, lowest: float, highest: float, refused: float) -> None:
         self.rate: float = rate
         """The rate in force."""

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from aiorate._errors import LimiterClosed, kind_of
-from aiorate._keyed_base import Keyed, refuse_keyed
+from aiorate._errors import LimiterClosed, kind_of, shown
+from aiorate._keyed_base import Keyed
 from aiorate._limiter import Limiter
-from aiorate._options import check_scope
-from aiorate._rate import NS_PER_SECOND, Rate, duration_to_ns
-from aiorate._schedulers.interface import Scheduler
+from aiorate._rate import NS_PER_SECOND, duration_to_ns
 from aiorate._tree import changes
 from aiorate._tree.fair_queue import Flow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
-    from typing import Literal, TypeGuard
+    from typing import Literal
 
     from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback
@@ -61,6 +59,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         scope: ``"loop"`` or ``"process"``, as for a `Limiter`. Everything that keys share needs the same scope.
     """
 
+    _KIND = Limiter
     _NAME = "KeyedLimiter"
     _WANTED = "a Limiter, a strategy, a rate such as '10/s' or a list of these"
 
@@ -77,20 +76,17 @@ class KeyedLimiter(Keyed[K, Limiter]):
         on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = "loop",
     ) -> None:
-        of_aiorate = isinstance(factory, type) and factory.__module__.startswith("aiorate.")  # such as Limiter, for a rate
-        if not callable(factory) or isinstance(factory, (Limiter, Scheduler, Rate)) or of_aiorate:
+        self._owns_shared = shared is not None and not callable(shared)  # it is made here, and closed here
+        limit = _made("shared", shared, on_event, scope) if self._owns_shared else shared
+        super().__init__(factory, limit, max_keys, idle, name, on_event, on_wait, scope)
+        if weight is not None and not callable(weight):
             raise TypeError(
-                f"KeyedLimiter(factory) must be a function of the key, such as lambda key: '10/s', not {kind_of(factory)}:"
-                " each key needs a separate limit."
+                "KeyedLimiter(weight) must be a function of the key that returns a whole number, such as lambda key: 100,"
+                f" not {kind_of(weight)}."
             )
-        refuse_keyed("KeyedLimiter(shared)", shared)
-        check_scope("KeyedLimiter", scope)
-        super().__init__(factory, shared if _is_function(shared) else None, max_keys, idle, name, on_event, on_wait, scope)
-        if shared is not None and self._shared_of is None:
-            limit = shared if isinstance(shared, Limiter) else _make_shared(shared, on_event, scope)
-            self._shared = self._check_shared("KeyedLimiter(shared)", limit)
-        self._owns_shared = self._shared is not shared  # whether the shared limit was made here
-        self._weight = None if weight is None else _check_weight(weight, shared)
+        if weight is not None and shared is None:
+            raise ValueError("KeyedLimiter(weight): only keys that share a limit have weights, and there is none. Add shared=.")
+        self._weight = weight
 
     def _make(self, key: K) -> Limiter:
         weight = 1 if self._weight is None else self._ask_weight(self._weight, key)
@@ -101,40 +97,20 @@ class KeyedLimiter(Keyed[K, Limiter]):
 
     def _ask_weight(self, function: Callable[[K], int], key: K) -> int:
         weight = self._call("weight=", function, key)
-        what = f"KeyedLimiter(weight) for {_shown(key)}: the function must return a whole number of at least 1"
+        what = f"KeyedLimiter(weight) for {shown(key)}: the function must return a whole number of at least 1"
         if isinstance(weight, bool) or not isinstance(weight, int):
-            raise TypeError(f"{what}, such as 1 or 100, not {_shown(weight)}.")
+            raise TypeError(f"{what}, such as 1 or 100, not {shown(weight)}.")
         if weight < 1:
-            raise ValueError(f"{what}, not {_shown(weight)}. For keys that must wait less, make the weights of other keys larger.")
+            raise ValueError(f"{what}, not {shown(weight)}. For keys that must wait less, make the weights of other keys larger.")
         return int(weight)
 
     def _member(self, key: K, made: object) -> Limiter:
-        limiter = made if isinstance(made, Limiter) else self._adapted(made)
-        if limiter is not None:
-            return limiter
-        return Limiter(made, name=key if isinstance(key, str) else None, on_event=self._on_event, scope=self.scope)  # type: ignore[arg-type]  # it checks
-
-    def _adapted(self, made: object) -> Limiter | None:
-        """The limiter of an AdaptiveRate. The module is imported only for what can be neither a rate nor a strategy."""
-        if isinstance(made, (Scheduler, Rate, str, int, float, list, tuple)):
-            return None
-        from aiorate.adaptive import AdaptiveRate
-
-        if not isinstance(made, AdaptiveRate):
-            return None
-        if self._idle is None:
+        limiter = getattr(made, "limiter", made)  # that of an AdaptiveRate
+        if not isinstance(limiter, Limiter):
+            return Limiter(made, name=key if isinstance(key, str) else None, on_event=self._on_event, scope=self.scope)  # type: ignore[arg-type]  # it checks
+        if limiter is not made and self._idle is None:
             self._idle, self._now = _REMEMBERED, -1
-        return made.limiter
-
-    def _check_shared(self, what: str, shared: object) -> Limiter:
-        if not isinstance(shared, Limiter):
-            refuse_keyed(what, shared)
-            raise TypeError(
-                f"{what}: the function must return a Limiter that several keys share, such as teams[user.team], or None,"
-                f" not {kind_of(shared)}. A rate would be another limit for each key."
-            )
-        shared._check_as_shared(what, "KeyedLimiter", self._process, "the limiters that the factory makes")
-        return shared
+        return limiter
 
     # Asking.
 
@@ -155,8 +131,6 @@ class KeyedLimiter(Keyed[K, Limiter]):
 
     def acquire_blocking(self, key: K, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         """Wait in synchronous code, for a KeyedLimiter with ``scope="process"``; see `Limiter.acquire_blocking`."""
-        if not self._process:
-            raise RuntimeError("acquire_blocking() needs a KeyedLimiter with scope='process'. In a coroutine, await acquire(key).")
         return self[key].acquire_blocking(permits, max_wait=max_wait)
 
     def try_acquire(self, key: K, permits: int = 1) -> bool:
@@ -172,7 +146,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
             return
         from aiorate._feedback import Feedback, check_feedback
 
-        check_feedback("observe()", feedback)
+        check_feedback(feedback)
         everywhere = tuple(quota for quota in feedback.quotas if quota.name == "global")
         limiter = self[key]
         above = limiter._node.above
@@ -196,33 +170,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
             await self._shared.aclose()
 
 
-def _shown(value: object) -> str:
-    from reprlib import repr as shortened
-
+def _made(name: str, limit: object, on_event: Callable[[Event], object] | None, scope: Literal["loop", "process"]) -> Limiter:
     try:
-        return shortened(value)
-    except ValueError:  # an int of thousands of digits
-        return kind_of(value)
-
-
-def _check_weight(weight: Callable[[K], int], shared: object) -> Callable[[K], int]:
-    if not callable(weight):
-        raise TypeError(
-            "KeyedLimiter(weight) must be a function of the key that returns a whole number, such as lambda key: 100,"
-            f" not {kind_of(weight)}."
-        )
-    if shared is None:
-        raise ValueError("KeyedLimiter(weight): only keys that share a limit have weights, and there is none. Add shared=.")
-    return weight
-
-
-def _make_shared(limit: object, on_event: Callable[[Event], object] | None, scope: Literal["loop", "process"]) -> Limiter:
-    try:
-        return Limiter(limit, name="shared", on_event=on_event, scope=scope)  # type: ignore[arg-type]  # it checks
+        return Limiter(limit, name=name, on_event=on_event, scope=scope)  # type: ignore[arg-type]  # it checks
     except TypeError as error:
-        raise TypeError(f"KeyedLimiter(shared): {error}") from error
-
-
-def _is_function(shared: object) -> TypeGuard[Callable[..., object]]:
-    """Whether ``shared`` is to be called with each key. A limiter can be called too, as a decorator, and a class is a mistake."""
-    return callable(shared) and not isinstance(shared, (Limiter, Scheduler, type))
+        raise TypeError(f"KeyedLimiter({name}): {error}") from error

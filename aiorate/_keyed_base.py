@@ -14,13 +14,14 @@ from functools import partial
 from logging import DEBUG, getLogger
 from threading import Condition, get_ident
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from weakref import ref
 
+from aiorate._base import Base
 from aiorate._errors import LimiterClosed, check_count, kind_of
 from aiorate._events import Event, emit
 from aiorate._lock import Lock
-from aiorate._options import check_on_wait, check_options, check_same_scope
+from aiorate._options import check_on_wait, check_options, check_same_scope, check_scope
 from aiorate._rate import duration_to_ns
 from aiorate._tree.questions import is_rested
 from aiorate._tree.watch import Totals, Watch, join
@@ -29,26 +30,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
     from typing import ClassVar, Literal, NoReturn
 
-    from aiorate._base import Base
     from aiorate._events import Waited
     from aiorate._rate import Duration
     from aiorate._tree.node import Node
 
 
 K = TypeVar("K", bound="Hashable")
-V = TypeVar("V", bound="Base")
+V = TypeVar("V", bound=Base)
 
 _logger = getLogger("aiorate")
 
 _MOST_NESTED = 64  # keys made one inside the other, each for the one before: as many as a chain of limits may have
 _UNUSED = 16_384  # uses of other keys before one goes that was not used meanwhile: so many keys used in turn are not made again and again
-_APART = 64  # uses from one look at the oldest keys to the next
+_APART = 32  # uses from one look at the oldest keys to the next
+_NEW = 8  # uses for which a new key counts there
 _MORE = 2  # keys that may go for each use: they shall go faster than they come
 
 
 class Keyed(Generic[K, V]):
     """Finds, makes, keeps and evicts the members. A subclass says what a member is."""
 
+    _KIND: ClassVar[type[Base]]
+    """The class of the members."""
     _NAME: ClassVar[str]
     """The name of the class, for errors."""
     _WANTED: ClassVar[str]
@@ -57,7 +60,7 @@ class Keyed(Generic[K, V]):
     def __init__(
         self,
         factory: Callable[[K], object],
-        shared_of: Callable[[K], object] | None,
+        shared: object,
         max_keys: int,
         idle: Duration | None,
         name: str | None,
@@ -65,6 +68,13 @@ class Keyed(Generic[K, V]):
         on_wait: Callable[[Waited], object] | None,
         scope: Literal["loop", "process"],
     ) -> None:
+        of_aiorate = (factory if isinstance(factory, type) else type(factory)).__module__.startswith("aiorate.")  # such as Limiter
+        if not callable(factory) or of_aiorate:
+            raise TypeError(
+                f"{self._NAME}(factory) must be a function of the key that returns {self._WANTED}, not {kind_of(factory)}:"
+                " each key needs a separate limit."
+            )
+        check_scope(self._NAME, scope)
         check_count(f"{self._NAME}(max_keys)", max_keys, least=1)
         self._idle = None if idle is None else duration_to_ns(idle, f"{self._NAME}(idle)", "None (keys are kept)")
         check_options(self._NAME, None, None, name, on_event, on_wait)
@@ -72,26 +82,34 @@ class Keyed(Generic[K, V]):
         self._on_event = on_event
         self._factory = factory
         self._max_keys = max_keys
-        self._shared: V | None = None
-        self._shared_of = shared_of  # or a function that names the shared one of each key
+        self._process = scope == "process"
+        by_key = callable(shared) and not isinstance(shared, (Base, Keyed, type))  # which can be called too, but not with a key
+        self._shared_of: Callable[[K], object] | None = cast("Callable[[K], object]", shared) if by_key else None
+        self._shared: V | None = None if by_key or shared is None else self._check_shared(f"{self._NAME}(shared)", shared)
         self._kept: OrderedDict[K, V] = OrderedDict()  # the one that was unused for longest first
         self._left = _APART  # uses until the next look at the oldest
         self._now = 0 if self._idle is None else -1  # the uses until the last one; below 0: keys go by the clock instead
         self._closed = False
-        self._process = scope == "process"
         self._watch: Watch | None = None
         if on_wait is not None:
             self.watch(on_wait)
 
     # For subclasses.
 
-    def _member(self, key: K, made: object) -> V:
+    def _member(self, key: K, made: object) -> object:
         """The member that the factory ``made``. Raises TypeError and ValueError if that is none."""
-        raise NotImplementedError
+        return made
 
     def _check_shared(self, what: str, shared: object) -> V:
         """The limit that members shall share. If it cannot be that, raises TypeError or ValueError, which names it ``what``."""
-        raise NotImplementedError
+        if not isinstance(shared, self._KIND):
+            kind = self._KIND._NAME
+            raise TypeError(
+                f"{what} must be a {kind} that several keys share, or a function that returns one, such as lambda user: teams[user.team],"
+                f" not {kind_of(shared)}."
+            )
+        shared._check_as_shared(what, self._NAME, self._process, "what the factory makes")
+        return cast("V", shared)
 
     # Looking.
 
@@ -201,7 +219,7 @@ class Keyed(Generic[K, V]):
         """
         dropped, again = 0, True
         while again:
-            found = sum([self._evict(key, node) for key in self if (node := self._node_of(key)) is not None])
+            found = sum([self._evict(key) for key in self])
             dropped += found
             again = found > 0 and self._shared_of is not None  # a key that was kept for others here may go now
         return dropped
@@ -243,16 +261,19 @@ class Keyed(Generic[K, V]):
             _making[mine] = me
         try:
             member = self._make(key)
-            self._look(_MORE, room=1)
-            with _lock:
-                self._check_open()
-                self._join_watch(key, member)
-                self._kept[key] = member
-            return member
+            self._left -= _NEW
+            if len(self._kept) >= self._max_keys:
+                self._look(_MORE, room=1)
         finally:
             with _lock:
                 _making.pop(mine, None)
-                _made.notify_all()
+                if member is not None and not self._closed:
+                    self._join_watch(key, member)
+                    self._kept[key] = member
+                if _wanted:
+                    _made.notify_all()
+        self._check_open()
+        return member
 
     def _wait_for(self, wanted: tuple[Keyed[Any, Any], Any], maker: int | None, me: int) -> None:
         """Wait until some key was made. Raises ValueError if the thread that makes this key waits for this thread."""
@@ -294,6 +315,8 @@ class Keyed(Generic[K, V]):
         made = self._call("the factory", self._factory, key)
         try:
             member = self._member(key, made)
+            if not isinstance(member, self._KIND):
+                raise TypeError
             if member is shared:
                 raise ValueError("it is the limit that is shared: make one for each key.")
             check_same_scope("its scope", self._NAME, self._process, member._node.tree.threads)
@@ -305,7 +328,7 @@ class Keyed(Generic[K, V]):
             ) from error
         except ValueError as error:
             raise ValueError(f"{self._NAME}: the factory returned {made!r} for {key!r}: {error}") from error
-        return member
+        return cast("V", member)
 
     def _call(self, what: str, function: Callable[[K], object], key: K) -> object:
         """Call a function of the user. A note on its error names the key."""
@@ -338,7 +361,7 @@ class Keyed(Generic[K, V]):
             now = node.used
         if len(self._kept) <= keep and now - node.used <= (self._idle or _UNUSED):
             return False
-        dropped = self._evict(key, node)
+        dropped = self._evict(key)
         if not dropped:  # what it owes, it will owe for a while
             with _lock:
                 if key in self._kept:
@@ -346,12 +369,12 @@ class Keyed(Generic[K, V]):
             node.used = now
         return dropped
 
-    def _node_of(self, key: K) -> Node | None:
-        member = self._kept.get(key)
-        return None if member is None else member._node
-
-    def _evict(self, key: K, node: Node) -> bool:
+    def _evict(self, key: K) -> bool:
         """Drop the key if it owes nothing and nobody holds what is kept for it."""
+        member = self._kept.get(key)
+        if member is None:
+            return False
+        node, member = member._node, None  # or it would be in use
         return node.tree.run(self._evict_now, key, node)
 
     def _evict_now(self, key: K, node: Node) -> bool:
@@ -415,12 +438,3 @@ def _after_fork() -> None:
 
 with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def refuse_keyed(what: str, shared: object) -> None:
-    """Raise TypeError if the argument ``what`` is limits for each key, in place of one of them."""
-    if isinstance(shared, Keyed):
-        raise TypeError(
-            f"{what}: a {kind_of(shared)} has a limit for each key. Share that of one key: shared=lambda user: tenants[user.tenant],"
-            " or shared=tenants['acme']."
-        )

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from aiorate._budget import Budget, check_shared
-from aiorate._errors import kind_of
-from aiorate._keyed_base import Keyed, refuse_keyed
-from aiorate._limiter import Limiter
-from aiorate._options import check_scope
+from aiorate._budget import Budget
+from aiorate._keyed_base import Keyed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -44,6 +41,7 @@ class KeyedBudget(Keyed[K, Budget]):
         scope: ``"loop"`` or ``"process"``, as for a `Limiter`.
     """
 
+    _KIND = Budget
     _NAME = "KeyedBudget"
     _WANTED = "a Budget, such as Budget(requests='500/min')"
 
@@ -59,25 +57,7 @@ class KeyedBudget(Keyed[K, Budget]):
         on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = "loop",
     ) -> None:
-        if not callable(factory) or isinstance(factory, type):
-            raise TypeError(
-                "KeyedBudget(factory) must be a function of the key, such as lambda key: Budget(requests='500/min', tokens='90_000/min'),"
-                f" not {kind_of(factory)}: each key needs a separate budget."
-            )
-        refuse_keyed("KeyedBudget(shared)", shared)
-        check_scope("KeyedBudget", scope)
-        by_key = shared if callable(shared) and not isinstance(shared, (type, Limiter)) else None  # a Limiter is called as a decorator
-        super().__init__(factory, by_key, max_keys, idle, name, on_event, on_wait, scope)
-        if shared is not None and by_key is None:
-            self._shared = self._check_shared("KeyedBudget(shared)", shared)
-
-    def _member(self, key: K, made: object) -> Budget:
-        if not isinstance(made, Budget):
-            raise TypeError
-        return made
-
-    def _check_shared(self, what: str, shared: object) -> Budget:
-        return check_shared(what, shared, self._process)
+        super().__init__(factory, shared, max_keys, idle, name, on_event, on_wait, scope)
 
     # Asking.
 

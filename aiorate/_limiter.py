@@ -18,10 +18,11 @@ from aiorate._schedulers.interface import Scheduler, check_permits
 from aiorate._tree import changes
 from aiorate._tree.questions import above_on_demand
 from aiorate._tree.refusals import ACQUIRE, CLOSED
+from aiorate._tree.timeline import NOT_ASKED
 from aiorate._tree.tree import TURN
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Callable, Coroutine
     from types import TracebackType
     from typing import Any, Literal, TypeVar
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._slots import Slot
     from aiorate._spec import RateSpec
+    from aiorate._tree.node import Node
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -186,12 +188,12 @@ class Limiter(Base, Block[float]):
         """Free the place, if there is a ``max_concurrency``. You do not get the permit back: you pay for starting."""
         self._leave()
 
-    def _enter(self, permits: int = 1) -> Awaitable[float]:
+    def _enter(self, permits: int = 1) -> Coroutine[Any, Any, float]:
         """Take the permits, and a place if there is a limit of concurrency; gives the seconds waited for both."""
         return self._enter_places(permits) if self._all_places else self.acquire(permits)
 
     async def _enter_places(self, permits: int) -> float:
-        waited, _, _ = await self._wait(self._lowest, self._visit("acquire()", permits))
+        waited, _ = await self._wait(self._lowest, self._visit("acquire()", permits))
         return self._hold(waited)
 
     def _enter_blocking(self, permits: int = 1) -> float:
@@ -241,10 +243,11 @@ class Limiter(Base, Block[float]):
         node, count = self._node, SlotCount(self._node)
         while True:
             since = node.tree.run(count.open)
-            waited, at, _ = await self._wait(node, 1, since=since)
-            if not waited:
-                node.tree.run(count.granted_at_once)
-            yield node.tree.run(count.slot, at)
+            ticket, at, asked, _ = node.tree.ask(node, 1, None, self._max_waiting, ACQUIRE, since)
+            at_once = at != NOT_ASKED
+            if ticket is not None:
+                _, at, _ = await node.tree.wait(node, ticket, 1, asked, None, self._max_waiting, ACQUIRE, since)
+            yield node.tree.run(count.slot, at, at_once)
 
     def _check(self, call: str, permits: int) -> None:
         node = self._node
@@ -283,18 +286,19 @@ class Limiter(Base, Block[float]):
 
         A limit never gets more than it can hold. Limits that this one shares get the permits back too. 0 does nothing.
         """
-        if _is_none("refund()", permits):
-            return
-        self._change(changes.refund, self._node, permits)
+        self._correct("refund()", changes.refund, permits)
 
     def charge(self, permits: int) -> None:
         """Take permits that you have already used. Later callers wait until they are paid for.
 
         There may be more of them than any request can ask for. Limits that this one shares are charged too. 0 does nothing.
         """
-        if _is_none("charge()", permits):
-            return
-        self._change(changes.charge, self._node, permits)
+        self._correct("charge()", changes.charge, permits)
+
+    def _correct(self, call: str, change: Callable[[Node, int], None], permits: int) -> None:
+        if type(permits) is not int or permits != 0:
+            check_permits(call, permits)
+            self._change(change, self._node, permits)
 
     def reset(self) -> None:
         """Start over: as full as the strategy begins, without debt or pause, with all counters at 0. Callers in the queue stay there."""
@@ -393,7 +397,7 @@ class Weighted(Block[float]):
         self._limiter = limiter
         self._permits = permits
 
-    def _enter(self) -> Awaitable[float]:
+    def _enter(self) -> Coroutine[Any, Any, float]:
         return self._limiter._enter(self._permits)
 
     def _enter_blocking(self) -> float:
@@ -409,10 +413,3 @@ class Weighted(Block[float]):
     def __call__(self, function: F) -> F:
         """Decorate a function, as `Limiter.__call__` does: each call acquires the permits first."""
         return limited(self, function)
-
-
-def _is_none(call: str, permits: int) -> bool:
-    if type(permits) is int and permits == 0:
-        return True
-    check_permits(call, permits)
-    return False

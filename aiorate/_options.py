@@ -106,12 +106,6 @@ def each_of(call: str, limits: Sequence[object], read: Callable[[object], T]) ->
     """What ``read`` makes of each limit. Raises TypeError or ValueError, for an empty list and for what it refuses."""
     if not limits:
         raise ValueError(f"{call} takes one limit, or a list of one or more. {_WRITE}")
-    if len(limits) == 2 and all(type(limit) in (int, float) for limit in limits):
-        permits, period = limits
-        raise TypeError(
-            f"{call}: {limits!r} would be two rates per second. For {permits} per {period} seconds, write Rate({permits}, {period})"
-            " or text such as '100/60s'."
-        )
     return [_read(f"{call}: in the list of limits, number {number}", limit, read) for number, limit in enumerate(limits, 1)]
 
 

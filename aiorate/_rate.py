@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from math import gcd, lcm
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from aiorate._errors import called
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     Number = int | float | Decimal | Fraction
     Duration = Number | timedelta  # seconds as a number, or a timedelta: every public argument that is a duration
 
-    T = TypeVar("T")
-
 
 NS_PER_SECOND = 1_000_000_000
 _WRITTEN_DIGITS = 15  # a float with more digits is the result of a computation
@@ -30,7 +28,6 @@ _WHOLE_FLOATS = 2**53  # below it, a whole float is the number that is written
 NO_BOUND = "None (no bound)"  # what an error says besides of a duration that may be None
 _SHORT = 10**6  # seconds: below it, a float times 10**9 is within a quarter of what is written
 _PLACES = 4  # after the point of a rate that is shown
-_MOST_PLANS = 64
 MOST_DIGITS = 400  # numbers outside 1e-400 to 1e400 are refused, because their arithmetic would take minutes
 _MOST = 10**MOST_DIGITS
 EVEN = 1, 1  # the ratio of all strategies that never catch up, shared
@@ -67,7 +64,7 @@ class Rate:
     any other type.
     """
 
-    __slots__ = ("_plans", "is_whole", "period_ns", "permits", "ticks")
+    __slots__ = ("is_whole", "period_ns", "permits", "ticks")
     permits: int
     """Permits per period, a whole number."""
     period_ns: int
@@ -76,8 +73,6 @@ class Rate:
     """For exact arithmetic: the least whole numbers of ticks for a nanosecond and for a permit."""
     is_whole: bool
     """Whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is longer."""
-    _plans: dict[object, Any]
-    """What schedulers derive from it, by their parameters: once for all schedulers of this rate. See `_keep_plan`."""
     _months: int = 0
     """The calendar months of its period, which then has no fixed length."""
 
@@ -143,14 +138,6 @@ class Rate:
         _set(self, "period_ns", period_ns)
         _set(self, "ticks", (permits // least, period_ns // least))
         _set(self, "is_whole", scale == 1)
-        _set(self, "_plans", {})
-
-    def _keep_plan(self, of: object, plan: T) -> T:
-        """Have all schedulers with these parameters find the plan in `_plans`."""
-        if len(self._plans) >= _MOST_PLANS:
-            self._plans.clear()
-        self._plans[of] = plan
-        return plan
 
     def with_permits(self, permits: int) -> Rate:
         """Another number of permits in the same period."""

@@ -41,15 +41,12 @@ class SlotCount:
         self._spilled = node.scheduler.spilled
         return self._opened if self._since is None else max(self._since, self._opened - node.catch_up)
 
-    def granted_at_once(self) -> None:
-        """Count the slots skipped before one that did not have to wait: nothing else has noticed them."""
-        if self._index:
-            self._node.skip(self._node.scheduler.spilled - self._spilled)
-
-    def slot(self, at: int) -> Slot:
-        """The slot that was granted for the instant ``at``."""
+    def slot(self, at: int, at_once: bool) -> Slot:
+        """The slot that was granted for the instant ``at``. The slots skipped before one that did not wait, nothing else has noticed."""
         node = self._node
         if self._index:
+            if at_once:
+                node.skip(node.scheduler.spilled - self._spilled)
             self._index += max(0, node.counters.skipped - self._skipped)  # a reset() restarts their count
             if at < self._opened - node.catch_up:
                 at += node.scheduler.spilled - self._spilled  # the slot of that index, in place of the late one that was granted

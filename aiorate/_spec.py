@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiorate._rate import MOST_DIGITS, NS_PER_SECOND, Rate, as_float, ratio_of, written
@@ -19,6 +20,7 @@ _RATE = rf"(?:(\d{{1,400}}(?:\.\d{{1,400}})?)\^(\d{{1,4}})|(\d+(?:\.\d+)?(?:E\d{
 _RATIO = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?"
 
 
+@dataclass(frozen=True, init=False, repr=False)
 class RateSpec:
     """A rate, a burst ratio and a verb, in the notation of the EngineBlock and nosqlbench limiters.
 
@@ -28,7 +30,6 @@ class RateSpec:
         verb: What else `Limiter.apply` does: ``configure``, ``start``, ``stop`` or ``restart``.
     """
 
-    __slots__ = ("burst_ratio", "rate", "verb")
     rate: Rate
     """The rate."""
     burst_ratio: float
@@ -75,23 +76,6 @@ class RateSpec:
                 " (a comma separates the rate from the ratio, never thousands)."
             )
         return cls(_spec_rate(parts[0], text), as_float(num, den), verb or "start")
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, RateSpec):
-            return NotImplemented
-        return (self.rate, self.burst_ratio, self.verb) == (other.rate, other.burst_ratio, other.verb)
-
-    def __hash__(self) -> int:
-        return hash((self.rate, self.burst_ratio, self.verb))
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a RateSpec cannot be changed; make a new one instead of setting {name!r}")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a RateSpec cannot be changed; make a new one instead of deleting {name!r}")
-
-    def __reduce__(self) -> tuple[type[RateSpec], tuple[Rate, float, str]]:
-        return RateSpec, (self.rate, self.burst_ratio, self.verb)
 
     def __repr__(self) -> str:
         return f"RateSpec({self.rate!r}, burst_ratio={self.burst_ratio!r}, verb={self.verb!r})"

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from aiorate.http._requests import Limiters, RequestLimit, check_cost, origin
+from aiorate._errors import check_count
+from aiorate.http._way import Limiters, Way, origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable
     from contextlib import AbstractContextManager
-    from typing import NoReturn
 
     from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
 
@@ -44,42 +44,18 @@ def middleware(
 ) -> ClientMiddlewareType:
     """Return a client middleware. List it last in the ``middlewares=`` of a ``ClientSession``.
 
-    Args:
-        limiter: A `Limiter`, an `aiorate.adaptive.AdaptiveRate`, or one for each key: a `KeyedLimiter` or a dict. A `Budget` only reads the
-            responses.
-        key: A function of the request that returns its key. By default its origin, such as ``"https://api.example.com:443"``.
-        cost: A function of the request that returns its permits. 1 by default; a request that costs 0 is sent at once.
-        max_wait: The longest time a request may wait, in seconds or as a timedelta. `WaitTooLong` if it would be longer.
-        feedback: Whether to apply what responses say about the limit.
+    The arguments are those of `aiorate.http.hooks`; ``key`` and ``cost`` are functions of aiohttp's request.
     """
-    limit: RequestLimit[ClientRequest] = RequestLimit("middleware()", limiter, key, cost, max_wait, _origin, feedback)
+    way = Way("middleware()", limiter, key, cost, max_wait, feedback, _origin, _own)
 
-    return _Middleware(limit)
-
-
-class _Middleware:
-    """Called by aiohttp for each request. Passed as the list itself, it raises an error that says so."""
-
-    __slots__ = ("_limit",)
-
-    def __init__(self, limit: RequestLimit[ClientRequest]) -> None:
-        self._limit = limit
-
-    async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-        permits = _cost.get(None)
-        observe = await self._limit.enter(request, {} if permits is None else {"cost": permits})
-        response = await handler(request)
-        if observe is not None:
-            observe(response.status, response.headers)
+    async def limit(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        with await way.enter(request) as sent:
+            response = await handler(request)
+            if feedback:
+                sent.hear(response.status, response.headers)
         return response
 
-    def __bool__(self) -> bool:
-        return True
-
-    def __len__(self) -> NoReturn:
-        raise TypeError("middlewares= must be a list: write ClientSession(middlewares=[middleware(limiter)]).")
-
-    __iter__ = __len__
+    return limit
 
 
 def cost(permits: int) -> AbstractContextManager[None]:
@@ -87,7 +63,7 @@ def cost(permits: int) -> AbstractContextManager[None]:
 
     Each hop of a redirect takes as many. With 0, requests are sent at once. Tasks that start inside the block inherit the cost.
     """
-    check_cost("cost()", permits)
+    check_count("cost()", permits, " (0: not limited)")
     return _costing(permits)
 
 
@@ -102,3 +78,8 @@ def _costing(permits: int) -> Generator[None, None, None]:
 
 def _origin(request: ClientRequest) -> str:
     return origin(request.url.scheme, request.url.raw_host or "", request.url.port)
+
+
+def _own(request: ClientRequest) -> dict[str, int]:
+    permits = _cost.get(None)
+    return {} if permits is None else {"cost": permits}

@@ -7,16 +7,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from aiorate._budget import Budget, Lease, check_names
+from aiorate._budget import Budget, check_names
 from aiorate._limiter import Limiter
 from aiorate._loops.table import running_loop
 from aiorate._options import check_scope
-from aiorate._rate import NS_PER_SECOND, duration_to_ns
+from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._store.budget import Booked, limit_of
 from aiorate._store.file import file_of
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any, Literal
 
+    from aiorate._budget import Lease
     from aiorate._events import Event, Waited
     from aiorate._loops.loop import Clock
     from aiorate._rate import Duration, Number, Rate
@@ -50,12 +50,10 @@ class _LimiterDesk(Limiter):
     __slots__ = ("_session",)
 
     def __init__(self, file: StoreFile, rate: OneLimit | Sequence[OneLimit], burst: Any, ahead: int, name: str, **options: Any) -> None:
-        parts, late = parts_of("FileLimiter", rate, burst), max(SLACK_NS, ahead)
+        parts, late = parts_of("FileLimiter", rate, burst, ahead), max(SLACK_NS, ahead)
         kind = "limiter" if parts[0].calendar is None else "window"
-        if kind == "window" and ahead:
-            raise ValueError("FileLimiter(lease): a CalendarWindow has no lease. Its permits are taken one request at a time.")
         pool = FilePool(parts, kind == "limiter", late)
-        super().__init__(pool, catch_up=Fraction(late, NS_PER_SECOND), name=name or None, **options)
+        super().__init__(pool, catch_up=ns_to_seconds(late), name=name or None, **options)
         self._session = FileSession(file, name, kind, self._node, pool, ahead)
 
 
@@ -67,8 +65,8 @@ class _BudgetDesk(Budget):
     def __init__(self, file: StoreFile, ahead: int, name: str, shared: Budget | None, **options: Any) -> None:
         self._late = max(SLACK_NS, ahead)
         if isinstance(shared, FileBudget):
-            shared = shared._desk() if options["scope"] == "loop" else shared._blocking()
-        super().__init__(shared=shared, catch_up=Fraction(self._late, NS_PER_SECOND), name=name or None, **options)
+            shared = shared._desk(options["scope"] == "process")
+        super().__init__(shared=shared, catch_up=ns_to_seconds(self._late), name=name or None, **options)
         self._session = FileSession(file, name, "budget:" + ",".join(self._booked.names), self._node, self._booked.pool, 0)
         if shared is not None:
             self._session.shared()
@@ -80,7 +78,7 @@ class _BudgetDesk(Budget):
 
 class _Desks(Generic[D]):
     """Two desks: the first serves the thread that called first, with its event loops, and the second, which has the lock that it needs, all
-    other threads and all who block. So neither pays for the other. What a limiter or a budget consists of is that of a desk.
+    other threads and all who block. So neither pays for the other. What a limiter or a budget consists of is that of the caller's desk.
     """
 
     _blocks = True
@@ -91,14 +89,11 @@ class _Desks(Generic[D]):
         self._second: dict[None, D] = {}  # empty: nobody has needed it. setdefault() is one step for all threads
         self._thread: dict[None, int] = {}  # that of the first desk; empty: nobody has called yet
 
-    def _desk(self) -> D:
-        """That of this thread."""
-        me = get_ident()
-        return self._first if self._thread.setdefault(None, me) == me else self._blocking()
-
-    def _blocking(self) -> D:
-        """That of callers that block."""
-        first, second = self._first, self._second.get(None)
+    def _desk(self, blocks: bool = False) -> D:
+        """That of this thread, or of callers that block."""
+        me, first, second = get_ident(), self._first, self._second.get(None)
+        if not blocks and self._thread.setdefault(None, me) == me:
+            return first
         if second is not None or first._node.tree.threads:
             return second or first
         if first._node.above is not None:
@@ -145,7 +140,7 @@ class _Desks(Generic[D]):
     def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
         """Call a function after each wait, with a `Waited`; see `Limiter.watch`. Returns a function that ends the calls."""
         if self._first._node.above is None:
-            self._blocking()
+            self._desk(blocks=True)
         ends = [desk.watch(on_wait) for desk in self._all]
         return lambda: [end() for end in ends].clear()
 
@@ -222,34 +217,22 @@ class FileLimiter(_Desks[_LimiterDesk], Limiter):
     def acquire(  # pyright: ignore[reportIncompatibleMethodOverride]  # it returns a coroutine: one await less
         self, permits: int = 1, *, max_wait: Duration | None = None
     ) -> Coroutine[Any, Any, float]:
-        """Wait until it is your turn, and take the permits; see `Limiter.acquire`.
-
-        Raises:
-            EngineUnavailable: The file cannot be used. Nothing is spent, unless the disk failed in the middle.
-        """
+        """Wait until it is your turn, and take the permits; see `Limiter.acquire`."""
         return self._desk().acquire(permits, max_wait=max_wait)
 
     def try_acquire(self, permits: int = 1) -> bool:
-        """Take the permits if they are available right now, which takes some microseconds; see `Limiter.try_acquire`.
-
-        Raises:
-            EngineUnavailable: The file cannot be used.
-        """
+        """Take the permits if they are available right now, which takes some microseconds; see `Limiter.try_acquire`."""
         return self._desk().try_acquire(permits)
 
     def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         """Wait in synchronous code, in any thread; see `Limiter.acquire_blocking`."""
-        return self._blocking().acquire_blocking(permits, max_wait=max_wait)
-
-    def __aenter__(self) -> Coroutine[Any, Any, float]:  # pyright: ignore[reportIncompatibleMethodOverride]  # as acquire()
-        """Acquire one permit. ``as waited`` gets the seconds spent waiting."""
-        return self._desk().__aenter__()
+        return self._desk(blocks=True).acquire_blocking(permits, max_wait=max_wait)
 
     def _enter_blocking(self, permits: int = 1) -> float:
-        return self._blocking()._enter_blocking(permits)
+        return self._desk(blocks=True)._enter_blocking(permits)
 
     def _leave(self, error: BaseException | None = None) -> None:
-        (self._desk() if running_loop() is not None else self._blocking())._leave()
+        self._desk(blocks=running_loop() is None)._leave()
 
     def delay(self, permits: int = 1) -> float:
         """Return how many seconds a request made now would have to wait; see `Limiter.delay`. Nothing is booked."""
@@ -267,7 +250,7 @@ class FileLimiter(_Desks[_LimiterDesk], Limiter):
 
     def reset(self) -> None:
         """Raises RuntimeError: other processes share the limit and remember it. Use another name, or remove the file."""
-        self._desk().reset()
+        self._first._node.scheduler.reset(0)
 
 
 class FileBudget(_Desks[_BudgetDesk], Budget):
@@ -327,8 +310,7 @@ class FileBudget(_Desks[_BudgetDesk], Budget):
 
         Entering it raises EngineUnavailable if the file cannot be used.
         """
-        desk = self._blocking() if running_loop() is None else self._desk()
-        return desk.reserve(max_wait=max_wait, on_error=on_error, **amounts)
+        return self._desk(blocks=running_loop() is None).reserve(max_wait=max_wait, on_error=on_error, **amounts)
 
     def available(self, dimension: str) -> int:
         """Return how much of a dimension is available now, to all processes; see `Budget.available`."""

@@ -1,7 +1,6 @@
 """AllOf: a scheduler of several members, each of which must grant the same request.
 
 A request is scheduled for the latest instant that a member names. It is taken from all members at once or from none.
-Knows nothing of clocks, loops or waiters.
 """
 
 from __future__ import annotations
@@ -9,10 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from aiorate._errors import kind_of
-from aiorate._schedulers.interface import Scheduler, check_ask, check_give_back, check_permits, check_window, given_twice
+from aiorate._schedulers.interface import Scheduler, check_ask, check_give_back, check_permits, check_window, claim
 
 if TYPE_CHECKING:
     from aiorate._rate import Number, Rate
+    from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.server_quotas import ServerQuotas
 
 
@@ -36,9 +36,11 @@ class AllOf(Scheduler):
         for member in schedulers:
             if not isinstance(member, Scheduler):
                 raise TypeError(f"AllOf() takes schedulers such as TokenBucket('10/s', burst=5), not {kind_of(member)}.")
-        if given_twice(schedulers):
-            raise ValueError("AllOf(): a scheduler given twice would be charged twice. Make two, or give it once.")
-        self.members = self._permitted = schedulers
+        self._join(schedulers, "an AllOf")
+
+    def _join(self, members: tuple[Scheduler, ...], owner: str) -> None:
+        claim(owner, *members)
+        self.members = self._permitted = members
         self._receipts = True  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
@@ -80,22 +82,28 @@ class AllOf(Scheduler):
         """The most nanoseconds of schedule that a member has lost."""
         return max(member.spilled for member in self.members)
 
+    def _shares(self, permits: Permits) -> list[tuple[Scheduler | ServerQuotas, int]]:
+        """What a request takes, and of whom."""
+        return [(part, permits) for part in self._permitted]  # type: ignore[misc]  # no amounts here
+
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         check_ask("take()", permits, now, since, self.max_permits)
-        at = max([member.peek(permits, now) for member in self.members])
-        if at > now:
-            return at
+        at = max([member.peek(permits, now) for member in self._permitted])
         # ``since`` does not decide whether a request is granted, so peek() at all members is enough.
-        return max([member.take(permits, now, since) for member in self.members])
+        return at if at > now else self._take(permits, now, since)
+
+    def _take(self, permits: Permits, now: int, since: int | None) -> int:
+        """Take what is due."""
+        return max([part.take(share, now, since) for part, share in self._shares(permits)], default=now)
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now, most=self.max_permits)
-        return max([member.peek(permits, now, ahead) for member in self.members])
+        return max([member.peek(permits, now, ahead) for member in self._permitted])
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Give the permits back to every member."""
         check_give_back(permits, now, taken)
-        for member in self.members:
+        for member in self._permitted:
             member.give_back(permits, now, taken)
 
     def charge(self, permits: int, now: int) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._rate import NS_PER_SECOND, Rate
 from aiorate._schedulers.calendar_rate import DAY, CalendarRate, edge_after, edge_later
-from aiorate._schedulers.interface import check_give_back, check_instant, check_optional, check_permits, check_window
+from aiorate._schedulers.interface import check_give_back, check_ns, check_permits, check_window
 from aiorate._schedulers.window import NEVER, Window, in_period, rate_per, whole_rate
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class CalendarWindow(Window):
     def __init__(self, rate: Rate | str | Number, tz: str | tzinfo, origin: int | None = None, *, start: int | None = None) -> None:
         from datetime import tzinfo as tzinfo_type  # imported here, so that importing this module stays fast
 
-        check_optional("start", start)
+        check_ns("start", start, optional=True)
         if isinstance(tz, str):
             tz = _zone(tz)
         if not isinstance(tz, tzinfo_type):
@@ -53,7 +53,7 @@ class CalendarWindow(Window):
             import time
 
             origin = time.time_ns() - time.monotonic_ns()
-        check_instant("CalendarWindow(origin)", origin)
+        check_ns("CalendarWindow(origin)", origin)
         self.rate = _checked(CalendarRate.of(rate))
         self._tz = tz
         self._origin = origin

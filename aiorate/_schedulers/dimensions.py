@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from aiorate._schedulers.all_of import AllOf
 from aiorate._schedulers.amounts import Amounts, tick
-from aiorate._schedulers.interface import given_twice
 from aiorate._schedulers.server_quotas import ServerQuotas
 
 if TYPE_CHECKING:
@@ -29,13 +28,10 @@ class Dimensions(AllOf):
     """None: a request counts as 1. Its amounts are compared with those of the dimensions."""
 
     def __init__(self, parts: dict[str, Scheduler]) -> None:
-        if given_twice(parts.values()):
-            raise ValueError("Budget(): a strategy given for two dimensions would be charged for both. Make two.")
         self.names: tuple[str, ...] = tuple(parts)
-        self._permitted = self.members = tuple(parts.values())
+        self._join(tuple(parts.values()), "a dimension of a budget")
         self.limiter: str = ""
         """The name of one more dimension, the limit above; empty: that has several, or there is none."""
-        self._receipts = True
         self._waited: tuple[int, int, str] = _NONE  # the last grant to a request that had waited: the tick, the instant, the dimension
 
     @property
@@ -55,11 +51,10 @@ class Dimensions(AllOf):
     # The members check the amounts.
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
-        at = self._due(permits, now)
+        at = self.peek(permits, now)
         return at if at > now else self._take(permits, now, since)
 
     def _take(self, permits: Permits, now: int, since: int | None) -> int:
-        """Take what is due."""
         assert isinstance(permits, Amounts)
         if permits.waited_for is None:
             granted, at, name = self._waited
@@ -67,34 +62,24 @@ class Dimensions(AllOf):
                 permits.waited_for = name
         if permits.waited_for is not None:
             self._waited = tick(), now, permits.waited_for
-        parts = zip(self._permitted, permits.of, strict=False)
-        return max([part.take(amount, now, since) for part, amount in parts if amount], default=now)
+        return super()._take(permits, now, since)
 
     def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
-        if not ahead:
-            return self._due(permits, now)
-        before = dict(self._shares(ahead))
-        return max([part.peek(amount, now, before.get(part, 0)) for part, amount in self._shares(permits)], default=now)
-
-    def _due(self, permits: Permits, now: int) -> int:
-        """The latest instant that a dimension names. If that is after ``now``, the request waits for that dimension."""
+        """The latest instant that a dimension names. If that is after ``now`` with nothing ahead, the request waits for that dimension."""
         assert isinstance(permits, Amounts)
-        latest, waited_for = None, None
-        for name, part, amount in zip(self.names, self._permitted, permits.of, strict=False):
-            if amount:
-                at = part.peek(amount, now)
-                if latest is None or at > latest:
-                    latest, waited_for = at, name
-        if latest is None:
-            return now
-        if latest > now:
+        before = ahead.of if isinstance(ahead, Amounts) else (0,) * len(self.names)
+        latest, waited_for = now, permits.waited_for
+        for name, part, amount, others in zip(self.names, self._permitted, permits.of, before, strict=False):
+            if amount and (at := part.peek(amount, now, others)) > latest:
+                latest, waited_for = at, name
+        if not ahead:
             permits.waited_for = waited_for
         return latest
 
     def last(self, permits: Amounts, now: int) -> str | None:
         """The dimension for which such a request would wait longest; None: none."""
         asked = Amounts(permits.names, permits.of)
-        self._due(asked, now)
+        Dimensions.peek(self, asked, now)
         return asked.waited_for
 
     def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:

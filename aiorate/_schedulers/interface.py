@@ -32,8 +32,6 @@ from aiorate._errors import called
 from aiorate._rate import NS_PER_SECOND, Rate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from aiorate._meter import Meter
     from aiorate._rate import Number
 
@@ -178,29 +176,17 @@ class Scheduler(ABC):
         """Follow a pause of ``ns``. Only strategies that follow the calendar need it."""
 
 
-def claim(scheduler: Scheduler, owner: str) -> None:
-    """Give it and its members to one limiter. Raises ValueError if any has one: each limiter would spend the other's permits."""
-    parts = _with_members([scheduler]) if scheduler.members else [scheduler]
-    for part in parts:
-        if other := getattr(part, "_owner", None):
+def claim(owner: str, *schedulers: Scheduler) -> None:
+    """Give them to one limiter, or to one scheduler of several. ValueError if one has an owner: each would spend the other's permits."""
+    for scheduler in schedulers:
+        if other := getattr(scheduler, "_owner", None):
             raise ValueError(
-                f"{part!r} belongs to {other} already, so {owner} cannot have it. Make another scheduler, or share that limiter."
+                f"{scheduler!r} belongs to {other} already, so {owner} cannot have it. Make another scheduler, or share that limiter."
             )
-    for part in parts:
-        part._owner = owner
-
-
-def _with_members(schedulers: Iterable[Scheduler]) -> list[Scheduler]:
-    parts = [*schedulers]
-    for part in parts:  # the list grows meanwhile
-        parts += part.members
-    return parts
-
-
-def given_twice(schedulers: Iterable[Scheduler]) -> bool:
-    """Whether a scheduler stands among them or their members more than once."""
-    parts = _with_members(schedulers)
-    return len(parts) > len({id(part) for part in parts})
+    if len(schedulers) > len(set(map(id, schedulers))):
+        raise ValueError(f"{owner}: a scheduler given twice would be charged twice. Make two, or give it once.")
+    for scheduler in schedulers:
+        scheduler._owner = owner
 
 
 def check_ask(call: str, permits: int, now: int, since: int | None = None, most: int | None = None) -> None:
@@ -209,15 +195,15 @@ def check_ask(call: str, permits: int, now: int, since: int | None = None, most:
     if right and (since is None or type(since) is int):
         return  # in a third of the time of the checks below
     check_permits(call, permits, most)
-    check_instant(f"{call}(now)", now)
-    check_optional(f"{call}(since)", since)
+    check_ns(f"{call}(now)", now)
+    check_ns(f"{call}(since)", since, optional=True)
 
 
 def check_give_back(permits: int, now: int, taken: int | None) -> None:
     """Raise TypeError or ValueError for wrong arguments of `Scheduler.give_back`."""
     check_permits("give_back()", permits)
-    check_instant("give_back(now)", now)
-    check_optional("give_back(taken)", taken)
+    check_ns("give_back(now)", now)
+    check_ns("give_back(taken)", taken, optional=True)
 
 
 def check_permits(call: str, permits: int, most: int | None = None) -> None:
@@ -232,24 +218,14 @@ def check_permits(call: str, permits: int, most: int | None = None) -> None:
         )
 
 
-def check_instant(what: str, instant: int) -> None:
-    """Raise TypeError unless it is an instant."""
-    if isinstance(instant, bool) or not isinstance(instant, int):
-        raise TypeError(f"{what} must be an instant in whole ns, not {type(instant).__name__}.")
-
-
-def check_optional(what: str, instant: int | None) -> None:
-    """Raise TypeError unless it is an instant or None."""
-    if instant is not None:
-        check_instant(what, instant)
-
-
-def check_ns(call: str, ns: int, least: int = 0) -> None:
-    """Raise TypeError or ValueError unless ``ns`` is an int of ``least`` or more."""
+def check_ns(what: str, ns: int | None, least: int | None = None, *, optional: bool = False) -> None:
+    """Raise TypeError or ValueError unless it is an instant or a duration, of ``least`` ns or more. ``optional``: or None."""
+    if ns is None and optional:
+        return
     if isinstance(ns, bool) or not isinstance(ns, int):
-        raise TypeError(f"{call} must be whole ns, an int, not {type(ns).__name__}.")
-    if ns < least:
-        raise ValueError(f"{called(call, ns)} must be {least} ns or more.")
+        raise TypeError(f"{what} must be whole ns, an int, not {type(ns).__name__}.")
+    if least is not None and ns < least:
+        raise ValueError(f"{called(what, ns)} must be {least} ns or more.")
 
 
 def check_window(window: int, largest: int) -> None:

@@ -147,3 +147,13 @@ class Stored(Metered):
                 place -= 1
             peaks[place:] = later
         return credit
+
+    def _standings(self, now: int) -> list[tuple[int, int]]:
+        due, (unit, cost, _, kept) = self.line.due, self.line.numbers
+        if due is None or kept < 0:
+            return super()._standings(now)
+        idle = now * unit - due
+        if idle < 0:
+            return [(0, -(-due // unit))]
+        left = min(idle, kept) // cost + 1
+        return [(left, now if idle >= kept // cost * cost else -(-(due + left * cost) // unit))]

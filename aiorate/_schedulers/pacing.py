@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiorate._meter import Meter
 from aiorate._rate import Rate, ceil_div
-from aiorate._schedulers.interface import check_ask, check_give_back, check_optional, check_permits
+from aiorate._schedulers.interface import check_ask, check_give_back, check_ns, check_permits
 from aiorate._schedulers.metered import Metered
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Pacing(Metered):
     _earn: int = 1  # what a tick of idle time adds to the store
 
     def _setup(self, rate: Rate | str | Number, start: int | None) -> None:
-        check_optional("start", start)
+        check_ns("start", start, optional=True)
         self.line: Meter = Meter()
         self._receipts = True
         self.rate = rate = Rate.of(rate)

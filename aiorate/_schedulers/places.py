@@ -69,6 +69,10 @@ class Places(Scheduler):
     def _standings(self, now: int) -> list[tuple[int, int]]:
         return []
 
+    def reset(self, now: int) -> None:
+        """Free all places: nobody is left who could leave."""
+        self.used, self.holder = 0, None
+
     def set_rate(self, rate: Rate, now: int) -> None:
         """Refused: places have a number, not a rate."""
         raise RuntimeError("set_rate(): a limit of concurrency has no rate.")

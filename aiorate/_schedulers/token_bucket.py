@@ -8,11 +8,12 @@ It makes the same grants as golang.org/x/time/rate without the truncation there.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from aiorate._meter import Meter
 from aiorate._rate import Rate, ceil_div
-from aiorate._schedulers.interface import check_ask, check_optional, check_permits, check_window
+from aiorate._schedulers.interface import check_ask, check_ns, check_permits, check_window
 from aiorate._schedulers.metered import Stored
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class TokenBucket(Stored):
     """The ticks of a nanosecond, those of a permit, and the level at which it is cut off."""
 
     def __init__(self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None) -> None:
-        check_optional("start", start)
+        check_ns("start", start, optional=True)
         check_permits("TokenBucket(burst)", burst)
         if initial is not None:
             if isinstance(initial, bool) or not isinstance(initial, int):
@@ -54,7 +55,7 @@ class TokenBucket(Stored):
         self._peaks = None
         self._spilled = 0
         self._initial = burst if initial is None else initial
-        self._measure(Rate.of(rate), None)
+        self._measure(rate if type(rate) is str else Rate.of(rate), None)
         if start is not None:
             self._begin(start)
 
@@ -111,7 +112,7 @@ class TokenBucket(Stored):
             self.line.due = due - self.credit_since(taken, credit, brim - unit)
             return
         level = now * unit - due + cost
-        # The level is cut off a whole ns above full (see _measure), so a credit may reach that far too.
+        # The level is cut off a whole ns above full (see _plan_of), so a credit may reach that far too.
         credit = min(credit, brim - 1 - level)
         if credit > 0:
             self.line.due = due - credit
@@ -137,16 +138,6 @@ class TokenBucket(Stored):
         """The permits in the bucket."""
         unit, cost, _ = self._plan
         return max(0, min((now * unit - self._due(now)) // cost + 1, self.burst))
-
-    def _standings(self, now: int) -> list[tuple[int, int]]:
-        due, (unit, cost, _) = self.line.due, self._plan
-        if due is None:
-            return super()._standings(now)
-        ticks = now * unit
-        if due > ticks:
-            return [(0, -(-due // unit))]
-        left = (ticks - due) // cost + 1
-        return [(self.burst, now) if left >= self.burst else (left, -(-(due + left * cost) // unit))]
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. The bucket keeps its level in permits, and so does a debt."""
@@ -176,15 +167,10 @@ class TokenBucket(Stored):
         check_window(window, largest)
         return self.burst + self.rate.permits_in(window)
 
-    def _measure(self, rate: Rate, due: int | None) -> None:
-        plan = rate._plans.get(self.burst)
-        if plan is None:
-            unit, cost = rate.ticks
-            kept = (self.burst - 1) * cost
-            # The level is cut off a whole nanosecond above full. Less lies within the instant, and cutting it off would be drift.
-            plan = rate._keep_plan(self.burst, ((unit, cost, kept + cost + unit), (unit, cost, kept + unit - 1, kept)))
-        line = self.line  # all in one step: a signal handler may raise after a call
-        self._latest, self.rate, (self._plan, line.numbers), line.due = None, rate, plan, due
+    def _measure(self, rate: Rate | str, due: int | None) -> None:
+        line, plan = self.line, _plan_of(rate, self.burst)
+        # All in one step: a signal handler may raise after a call.
+        self._latest, (self.rate, self._plan, line.numbers), line.due = None, plan, due
 
     def _due(self, now: int) -> int:
         return self._begin(now) if self.line.due is None else self.line.due
@@ -197,3 +183,13 @@ class TokenBucket(Stored):
 
     def __repr__(self) -> str:
         return f"TokenBucket({str(self.rate)!r}, burst={self.burst})"
+
+
+@lru_cache(256)
+def _plan_of(rate: Rate | str, burst: int) -> tuple[Rate, tuple[int, int, int], tuple[int, int, float, int]]:
+    """The rate, what follows from it, and the numbers of the meter: once for all buckets with these parameters."""
+    rate = Rate.of(rate)
+    unit, cost = rate.ticks
+    kept = (burst - 1) * cost
+    # The level is cut off a whole nanosecond above full. Less lies within the instant, and cutting it off would be drift.
+    return rate, (unit, cost, kept + cost + unit), (unit, cost, kept + unit - 1, kept)

@@ -10,11 +10,12 @@ so no number of refills loses anything to rounding.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from aiorate._meter import NO_LINE, Meter
 from aiorate._rate import EVEN, Rate, as_float, ceil_div, duration_to_ns, ns_to_seconds, ratio_of
-from aiorate._schedulers.interface import check_ask, check_instant, check_ns, check_permits, check_window
+from aiorate._schedulers.interface import check_ask, check_ns, check_permits, check_window
 from aiorate._schedulers.metered import Stored
 
 if TYPE_CHECKING:
@@ -44,10 +45,10 @@ class TokenPool(Stored):
         start: When the schedule begins, in ns. By default with the first request.
     """
 
-    __slots__ = ("_begun_with", "_last", "_pool", "_ratio", "_w")
+    __slots__ = ("_begun_with", "_last", "_pool", "_w")
     rate: Rate
-    _plan: tuple[int, int, int, int]
-    """In units: a nanosecond, a permit, the size of the active pool, and that of active and burst pool together."""
+    _plan: tuple[int, int, int, int, int, int]
+    """In units: a nanosecond, a permit, the size of the active pool, and that of active and burst pool together; and the ratio."""
     _stored: ClassVar[int] = 2
     """The permits that the active pool holds, unless 1 ms holds more."""
 
@@ -69,25 +70,16 @@ class TokenPool(Stored):
         self._pool = pool
         self._last: int | None = None  # the instant up to which the pool is refilled
         self._w = 0  # waiting tokens, in units
-        self._size(Rate.of(rate), ratio_of(burst_ratio, "TokenPool(burst_ratio"))
+        ratio = EVEN if type(burst_ratio) is int and burst_ratio == 1 else ratio_of(burst_ratio, "TokenPool(burst_ratio")
+        self._size(rate if type(rate) is str else Rate.of(rate), ratio)
         self._begun_with = self._plan[1]  # active tokens before it begins: one permit, so that the first caller does not wait
         if start is not None:
-            check_instant("start", start)
+            check_ns("start", start)
             self._begin(start)
 
-    def _size(self, rate: Rate, ratio: tuple[int, int]) -> None:
+    def _size(self, rate: Rate | str, ratio: tuple[int, int]) -> None:
         """Derive the sizes of the pools. Their contents stay."""
-        key = (self._stored,) if ratio is EVEN and self._pool is None else (self._stored, self._pool, ratio)
-        plan = rate._plans.get(key)
-        if plan is None:
-            (unit, cost), (num, den) = rate.ticks, ratio
-            unit, cost = unit * den, cost * den
-            # max_active is truncated if a permit is a fraction of a ns, but whole permits must still fit in.
-            full = self._pool * unit if self._pool else max(_LEAST_POOL_NS * unit, self._stored * cost)
-            # A permit that is due within the ns is on time, as in _refilled().
-            numbers = (unit, cost, full - cost + unit - 1, full - cost) if num == den and cost <= full else NO_LINE
-            plan = rate._keep_plan(key, ((unit, cost, full, full // den * num), numbers))
-        self._latest, self.rate, self._ratio, (self._plan, self.line.numbers) = None, rate, ratio, plan
+        self._latest, (self.rate, self._plan, self.line.numbers) = None, _plan_of(rate, ratio, self._pool, self._stored)
 
     def _pools(self, now: int | None = None) -> tuple[int, int, int]:
         """The instant up to which they are refilled, and the active (with burst) and waiting tokens then.
@@ -96,7 +88,7 @@ class TokenPool(Stored):
         """
         if self.line.last is not None:
             self.collect()
-        last, due, (unit, cost, _, _) = self._last, self.line.due, self._plan
+        last, due, (unit, cost, *_) = self._last, self.line.due, self._plan
         if last is None or due is None:
             return now or 0, self._begun_with, self._w
         a, w = last * unit - due + cost, self._w
@@ -104,14 +96,14 @@ class TokenPool(Stored):
 
     def _keep(self, last: int, a: int, w: int) -> None:
         """The contents of the pools, refilled up to that instant."""
-        unit, cost, _, _ = self._plan
+        unit, cost, *_ = self._plan
         if self._last is None:
             self._begun_with, self._w = a, w
         else:
             self._last, self._w, self.line.due = last, w, last * unit - a + cost  # in one step: a signal handler may raise after a call
 
     def heed(self, last: int, cut: int, peak: int) -> None:
-        due, (unit, cost, _, _) = self.line.due, self._plan
+        due, (unit, cost, *_) = self.line.due, self._plan
         assert due is not None
         assert self._last is not None
         # Callers that wait since a late wake-up take what has come since, and the pool is refilled only as far as they need.
@@ -129,7 +121,7 @@ class TokenPool(Stored):
     @property
     def max_over_active(self) -> int:
         """Size of active and burst pool together, in ns."""
-        num, den = self._ratio
+        num, den = self._plan[4:]
         try:
             # Truncated floating point, as in the original, so that its figures agree to the last digit.
             return int(self.max_active * as_float(num, den))
@@ -139,7 +131,7 @@ class TokenPool(Stored):
     @property
     def burst_ratio(self) -> float:
         """The fastest rate divided by the plain rate."""
-        return as_float(*self._ratio)
+        return as_float(*self._plan[4:])
 
     @property
     def active(self) -> int:
@@ -154,7 +146,7 @@ class TokenPool(Stored):
     @property
     def spilled(self) -> int:
         """The waiting pool, unless it returns: with a burst ratio above 1 nothing is given up."""
-        return self.waiting if self._ratio == EVEN else 0
+        return self.waiting if self._plan[2] == self._plan[3] else 0
 
     # The original's steps, for programs that drive a pool by hand.
 
@@ -164,7 +156,7 @@ class TokenPool(Stored):
         Fresh tokens fill the active pool, and the rest joins the waiting ones. Then up to ``min(ns / max_active, 1) x burst pool``
         waiting tokens return.
         """
-        check_ns("refill()", ns)
+        check_ns("refill()", ns, least=0)
         last, a, w = self._pools()
         unit, active, over = self._plan[0], self.max_active, self.max_over_active
         add = min(ns * unit, max(active * unit - a, 0))
@@ -177,7 +169,7 @@ class TokenPool(Stored):
 
     def take_up_to(self, ns: int) -> int:
         """Take ``ns`` tokens, or all if there are fewer; returns the number taken."""
-        check_ns("take_up_to()", ns)
+        check_ns("take_up_to()", ns, least=0)
         (last, a, w), unit = self._pools(), self._plan[0]
         taken = min(ns, max(a // unit, 0))
         self._keep(last, a - taken * unit, w)
@@ -204,7 +196,7 @@ class TokenPool(Stored):
         """As `Scheduler.take`. ``asking``: only say when, as `peek`."""
         if type(now) is not int or type(permits) is not int or permits < 1 or (since is not None and type(since) is not int):
             check_ask("take()", permits, now, since)
-        line, last, w, (unit, cost, full, over) = self.line, self._last, self._w, self._plan
+        line, last, w, (unit, cost, full, over, num, den) = self.line, self._last, self._w, self._plan
         if last is None or line.last is not None:
             if last is None:
                 self._begin(now)
@@ -232,7 +224,6 @@ class TokenPool(Stored):
             begun = last * unit - a + cost
         elif now < last:
             # The clock went back: the most that can have been earned since then does not count yet.
-            num, den = self._ratio
             at = max(since, last - (a - min(need, full)) * den // (num * unit))
         if at <= now and not asking:
             if self._receipts:
@@ -247,13 +238,13 @@ class TokenPool(Stored):
         at = TokenPool.take(self, permits, now, asking=True)
         if not ahead:
             return at
-        (last, a, w), (unit, cost, full, _) = self._pools(now), self._plan
+        (last, a, w), (unit, cost, full, *_) = self._pools(now), self._plan
         need = ahead * cost + min(permits * cost, full)
         return max(at, last + ceil_div(self._fresh_for(a, w, need), unit) if need > a else last)
 
     def _refilled(self, a: int, w: int, fresh: int) -> tuple[int, int]:
         """The pools after ``fresh`` tokens that come one by one, none of them used."""
-        (unit, _, full, over), (num, den) = self._plan, self._ratio
+        unit, _, full, over, num, den = self._plan
         if w > 0 and a < full and num > den:
             # 1. Below full with a backlog: fresh and returning tokens together, until full or no backlog.
             x = min(fresh, ceil_div((full - a) * den, num), w * den // (num - den))
@@ -271,14 +262,14 @@ class TokenPool(Stored):
 
     def _fresh_for(self, a: int, w: int, need: int) -> int:
         """The fresh tokens after which the pool holds ``need``, which is at most full."""
-        num, den = self._ratio
+        num, den = self._plan[4:]
         if num == den or w <= 0:
             return need - a
         x, dry = ceil_div((need - a) * den, num), w * den // (num - den)
         return x if x <= dry else dry + (need - a - dry - dry * (num - den) // den)
 
     def _begin(self, now: int) -> None:
-        unit, cost, _, over = self._plan
+        unit, cost, _, over, *_ = self._plan
         a = min(self._begun_with, over)
         self._last, self._w, self.line.due = now, self._w + self._begun_with - a, now * unit - a + cost
 
@@ -289,7 +280,7 @@ class TokenPool(Stored):
         """As `Stored.credit`. By receipt, tokens without room join the waiting ones."""
         if self._last is None:
             self._begin(now)
-        (last, a, w), (_, cost, full, over) = self._pools(), self._plan
+        (last, a, w), (_, cost, full, over, *_) = self._pools(), self._plan
         tokens = permits * cost
         if taken is None:
             a += max(0, min(tokens, over - a))
@@ -318,7 +309,7 @@ class TokenPool(Stored):
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. The pools keep their nanoseconds, and a debt its duration."""
-        self._change(Rate.of(rate), self._ratio, now)
+        self._change(Rate.of(rate), self._plan[4:], now)
 
     def _change(self, rate: Rate, ratio: tuple[int, int], now: int | None) -> None:
         if now is not None:
@@ -328,7 +319,7 @@ class TokenPool(Stored):
         (last, a, w), old = self._pools(), self._plan[0]
         slower = rate.slower_than(self.rate)
         self._size(rate, ratio)
-        unit, _, _, over = self._plan
+        unit, _, _, over, *_ = self._plan
         self.scale_levels(unit, old)
         if now is not None and slower:
             self.note_level(now, over)  # as if full: an earlier permit cost less than it would bring now
@@ -351,14 +342,28 @@ class TokenPool(Stored):
     def bound(self, window: int, largest: int = 1) -> int:
         """``max(pool, largest) + burst_ratio x rate x window``. The pool is in permits and includes the burst pool."""
         check_window(window, largest)
-        _, cost, full, over = self._plan
+        _, cost, full, over, num, _ = self._plan
         owed = max(0, largest * cost - full)  # the part of a larger request that is granted on credit
-        return (over + owed + window * self.rate.ticks[0] * self._ratio[0]) // cost
+        return (over + owed + window * self.rate.ticks[0] * num) // cost
 
     def __repr__(self) -> str:
         # In permits and seconds, after the latest call.
         available, lag = as_float(self._pools()[1], self._plan[1]), ns_to_seconds(self.waiting)
         return f"TokenPool({str(self.rate)!r}, burst_ratio={self.burst_ratio:g}, available={available:g}, lag={lag:g})"
+
+
+@lru_cache(256)
+def _plan_of(
+    rate: Rate | str, ratio: tuple[int, int], pool: int | None, stored: int
+) -> tuple[Rate, tuple[int, int, int, int, int, int], tuple[int, int, float, int]]:
+    """The rate, what follows from it, and the numbers of the meter: once for all pools with these parameters."""
+    rate, (num, den) = Rate.of(rate), ratio
+    unit, cost = rate.ticks[0] * den, rate.ticks[1] * den
+    # max_active is truncated if a permit is a fraction of a ns, but whole permits must still fit in.
+    full = pool * unit if pool else max(_LEAST_POOL_NS * unit, stored * cost)
+    # A permit that is due within the ns is on time, as in _refilled().
+    numbers = (unit, cost, full - cost + unit - 1, full - cost) if num == den and cost <= full else NO_LINE
+    return rate, (unit, cost, full, full // den * num, num, den), numbers
 
 
 class PlainPool(TokenPool):

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from aiorate._rate import NS_PER_SECOND, Rate, as_float
-from aiorate._schedulers.interface import Scheduler, check_ask, check_give_back, check_optional, check_permits, check_window
+from aiorate._schedulers.interface import Scheduler, check_ask, check_give_back, check_ns, check_permits, check_window
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
@@ -88,7 +88,7 @@ class SlidingWindow(Window):
     _gone: int  # the number of these that no longer count
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
-        check_optional("start", start)
+        check_ns("start", start, optional=True)
         self.rate = whole_rate(Rate.of(rate), "SlidingWindow")
         self.reset(NEVER if start is None else start)
 

@@ -92,7 +92,7 @@ class Booked(Dimensions):
         self.pool: Pool = pool([Part(rate, 1 if burst is None else burst) for rate, burst in limits.values()], False, late)
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
-        at = self._due(permits, now)
+        at = super().peek(permits, now)
         if at > now:
             return at
         at = self.pool.take(permits, now, since)

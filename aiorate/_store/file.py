@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from importlib.util import find_spec
 from struct import Struct
@@ -34,13 +34,14 @@ if TYPE_CHECKING or _LOCKS:
 
 
 _MAGIC, _SAME = b"aiorate limits 1", 15  # the first 15 bytes are those of each release, and the last one is the number of the format
-_PAGE, _COPY, _PAIR = 4096, 256, 512
 _FIRST_LEVEL, _GROWTH, _LEVELS = 16, 8, 7  # pages; 38 million records
 _MOST_NUMBERS = 16  # of the dimensions of one limit
+_PAGE, _COPY, _PAIR = 4096, 256, 512
+_EMPTY = bytes(_PAIR)
 # The check sum, and what it is of: the kind of limit, the number of the copy, the digest of the name, when it was written: in which boot,
 # and in us of the monotonic and of the wall clock; after how many us it is at rest; and the value.
 _CHECK, _BODY = Struct("<I"), Struct("<IQ16s8sddd8d16d")
-_NUMBER, _REST = Struct("<8xQ"), Struct("<8xQ16x8sddd")
+_NUMBER, _RESTS = Struct("<8xQ"), Struct("<" + _PAGE // _COPY * "8xQ16s8sddd192x")
 _GRACE = NS_PER_SECOND  # for which others may hold the lock, and between two looks whether the file is still there
 _QUICK, _TRIES, _NAP = 3, 12, 100e-6  # a decision takes some 20 us
 _SOONEST, _LATEST = 100_000, 10_000_000  # ns after which those who wait try again
@@ -179,13 +180,13 @@ class StoreFile:
 
     def _decide(self, record: Record, now: float, decide: Decide[T]) -> T:
         """Read, decide, and write."""
-        at, place, body = record.at, 0, None
+        at, place, body, wall = record.at, 0, None, time.time_ns() / 1000
         if at:
-            place, body = _newest(os.pread(self._descriptor, _PAIR, at))
+            place, body = _newest(self._read(at, _PAIR))
         if body is None or body[2] != record.digest:
             _check_head(self._descriptor)  # somebody may have emptied the file
-            at, place, body = self._find(record.digest)
-        wall, kept = time.time_ns() / 1000, None
+            at, place, body = self._find(record.digest, wall)
+        kept = None
         if body is not None and body[2] == record.digest:
             kept = self._value(record, body, now, wall)
             if kept is not None and not record.wall:
@@ -201,10 +202,10 @@ class StoreFile:
 
     def _value(self, record: Record, body: Body, now: float, wall: float) -> Value | None:
         """The value of its record, as if the machine had not been started anew since; None: it says nothing any more."""
-        kind, _, _, boot, since_boot, written, keep = body[:7]
+        kind, _, _, boot, _, written, _ = body[:7]
         value: Value = body[7 : 7 + record.size]
         if kind != record.kind:
-            if _rests(boot, since_boot, written, keep):
+            if _rests(body[3:7], time.monotonic_ns() / 1000, wall):
                 return None
             raise OSError(0, "another kind of limit has that name in it. Give each a name of its own")
         if boot == _BOOT or record.wall:
@@ -213,36 +214,36 @@ class StoreFile:
             raise OSError(0, "another machine uses it too, by another clock. Use a file on a local disk")
         return (value[0], now - max(wall - written, 0.0), *value[2:])
 
-    def _find(self, digest: bytes) -> tuple[int, int, Body | None]:
+    def _find(self, digest: bytes, wall: float) -> tuple[int, int, Body | None]:
         """Where the record of that name is or shall be, and the newest copy there: its place, and what it says."""
-        hashed, room, first, pages = int.from_bytes(digest[:4], "little"), 0, 1, _FIRST_LEVEL
+        hashed, room, first, pages, now = int.from_bytes(digest[:4], "little"), 0, 1, _FIRST_LEVEL, time.monotonic_ns() / 1000
         for _ in range(_LEVELS):
             start = _PAGE * (first + hashed % pages)
-            page = os.pread(self._descriptor, _PAGE, start)
-            if len(page) < _PAGE:
-                page = page.ljust(_PAGE, b"\0")
+            page = self._read(start, _PAGE)
             if start not in self._whole:
                 for i in range(0, _PAGE, _PAIR):
                     _newest(page[i : i + _PAIR])
                 self._whole.add(start)
-            i = page.find(digest)
-            while i >= 0:
-                i -= i % _PAIR
-                place, body = _newest(page[i : i + _PAIR])
-                if body is not None and body[2] == digest:
-                    return start + i, place, body
-                i = page.find(digest, i + _PAIR)  # the older copy there was of that name, and the newer one is of another
-            for i in range(0, 0 if room else _PAGE, _PAIR):
-                used, *rest = max(_REST.unpack_from(page, i), _REST.unpack_from(page, i + _COPY))
-                if not used or _rests(*rest):
-                    room = start + i
-                    break
-            if not _NUMBER.unpack_from(page, _PAGE - _PAIR)[0]:  # the last one was never used, nor are the levels below
+            words = _RESTS.unpack(page)
+            for i in range(0, len(words), 12):
+                at = start + i // 12 * _PAIR
+                if digest in (words[i + 1], words[i + 7]):
+                    place, body = _newest(page[at - start : at - start + _PAIR])
+                    if body is not None and body[2] == digest:
+                        return at, place, body
+                elif not room:
+                    number, _, *rest = max(words[i : i + 6], words[i + 6 : i + 12])  # the newer copy
+                    if not number or _rests(rest, now, wall):
+                        room = at
+            if not words[-12]:  # the last one was never used, nor are the levels below
                 break
             first, pages = first + pages, pages * _GROWTH
         if not room:
             raise OSError(0, "it has no room for more names")
-        return room, *_newest(os.pread(self._descriptor, _PAIR, room))
+        return room, *_newest(self._read(room, _PAIR))
+
+    def _read(self, at: int, size: int) -> bytes:
+        return os.pread(self._descriptor, size, at).ljust(size, b"\0")
 
 
 def _check_head(descriptor: int) -> None:
@@ -255,22 +256,23 @@ def _check_head(descriptor: int) -> None:
         raise OSError(0, f"{other}, and was left as it is")
 
 
-def _rests(boot: bytes, since_boot: float, unix: float, keep: float) -> bool:
+def _rests(rest: Sequence[Any], now: float, wall: float) -> bool:
     """Whether a record says nothing any more, by both clocks."""
-    return time.time_ns() / 1000 - unix > keep and (boot != _BOOT or time.monotonic_ns() / 1000 - since_boot > keep)
+    boot, since_boot, unix, keep = rest
+    return bool(wall - unix > keep and (boot != _BOOT or now - since_boot > keep))
 
 
 def _newest(data: bytes) -> tuple[int, Body | None]:
     """The newer sound copy of a record: its place, and what it says; None: none was written. Raises OSError for a damaged record."""
-    if len(data) < _PAIR:
-        data = data.ljust(_PAIR, b"\0")
+    if data == _EMPTY:
+        return _COPY, None
     place = _COPY if _NUMBER.unpack_from(data, _COPY) > _NUMBER.unpack_from(data) else 0
     for each in (place, _COPY - place):
         if _CHECK.unpack_from(data, each)[0] == crc32(data[each + 4 : each + _COPY]):
             return each, _BODY.unpack_from(data, each + 4)
-    if data[:_COPY].strip(b"\0") and data[_COPY:].strip(b"\0"):
+    if not _EMPTY.startswith((data[:_COPY], data[_COPY:])):
         raise OSError(0, "it is damaged. Remove it, and all limits in it begin anew")
-    return _COPY, None  # if one is not empty, it was torn as the first
+    return _COPY, None  # it was torn as the first
 
 
 def _write(descriptor: int, data: bytes, at: int) -> None:

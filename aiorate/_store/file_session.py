@@ -44,6 +44,7 @@ _US = 1_000  # ns
 _HORIZON_NS = 20_000_000
 _PORTION = 500  # slots asked for at once, if a horizon has fewer: the loop wakes as many waiters before slots lapse
 _SOON_NS, _LATER_NS = NS_PER_SECOND // 20, NS_PER_SECOND  # after which slots that nobody wants come back, and a pause is looked at again
+_ONE = 1  # compared by identity
 _ROUGHLY_US = 100  # a grant is so much older than its question at most
 
 
@@ -66,6 +67,14 @@ class FilePool(Pool):
             return now + 1
         self._deciding = True
         try:
+            if permits is _ONE and self.unit:  # in half of the time
+                runs = self.hand.runs
+                if not runs:
+                    self._refuse(1, now)
+                if not runs:
+                    return self._look_again(now)
+                if runs[0].due > now:
+                    return runs[0].due
             return Pool.take(self, permits, now, since)
         finally:
             self._deciding = False
@@ -179,8 +188,7 @@ class FileSession(Provider):
             wait = ceil(answer.wait * _US)
             pool.look_at = now + min(wait, _LATER_NS) if pool.calendar else now + min(max(wait // 4, _HORIZON_NS), _LATER_NS // 4)
             pool.waits_for = answer.place - 1 if answer.place else pool.waits_for
-        if pool.hand.count and not self._lease:
-            self._later(_SOON_NS)
+        self._tidy_later()
 
     def _unix(self, now: int) -> float:
         """That instant in us, by the clock of the record: of a window's the Unix time."""
@@ -296,7 +304,12 @@ class FileSession(Provider):
         if self.busy or (waits and node.paused):
             self._tell()
             node.changed()
-        if pool.hand.count and not self._lease:
+        self._tidy_later()
+
+    def _tidy_later(self) -> None:
+        """Slots of a rate that are due soon lapse as soon."""
+        pool = self._pool
+        if pool.hand.count and not self._lease and (not pool.unit or pool.hand.last_due() > self._node.now() + _SOON_NS):
             self._later(_SOON_NS)
 
     def _give_back(self) -> None:

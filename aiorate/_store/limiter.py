@@ -79,11 +79,9 @@ class RedisLimiter(Limiter):
             check_scope("RedisLimiter", scope, " The limit is that of all processes either way.")
         check_source(client_or_url, alone=scope != "loop")
         check_name("RedisLimiter", name)
-        parts = parts_of("RedisLimiter", rate, burst)
+        parts = parts_of("RedisLimiter", rate, burst, lease)
         kind = "limiter" if parts[0].calendar is None else "window"
         terms = terms_of("RedisLimiter", kind, horizon, lease, slack, on_unavailable, local_share, grace, "acquire()")
-        if kind == "window" and terms.lease:
-            raise ValueError(f"RedisLimiter(lease={lease!r}): a CalendarWindow has no lease. Its permits are taken one request at a time.")
         pool = Pool(parts, kind == "limiter", terms.late)
         super().__init__(
             pool,

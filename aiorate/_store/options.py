@@ -111,12 +111,14 @@ def terms_of(
     return Terms(kind, ahead, leased, late, policy, duration_to_ns(grace, f"{call}(grace)"), part, method)
 
 
-def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None) -> list[Part]:
-    """The dimensions of a limiter, which all hold. Raises TypeError and ValueError for anything else."""
+def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None, lease: Duration) -> list[Part]:
+    """The dimensions of a limiter, which all hold. Raises TypeError and ValueError for anything else, and for a calendar with a lease."""
     limits: Sequence[object] = limit if isinstance(limit, (list, tuple)) else [limit]
     calendar = next((each for each in limits if isinstance(each, CalendarWindow)), None)
     if calendar is not None:
         _check_calendar(call, calendar, len(limits), burst)
+        if lease:
+            raise ValueError(f"{call}(lease={lease!r}): a CalendarWindow has no lease. Its permits are taken one request at a time.")
         return [Part(calendar.rate, calendar.rate.permits, deepcopy(calendar))]
     if burst is not None:
         check_permits(f"{call}(burst)", burst)

@@ -204,8 +204,7 @@ class Pool(Scheduler):
                 self._free = now
                 self.spent += size
                 return now
-            # If more are on their way, their arrival is told.
-            return NOBODY_KNOWS if self.asked_at is not None else now + _LOOK_AGAIN_NS if self.look_at is None else self.look_at
+            return self._look_again(now)
         if last.places and (place := last.places[last.i > 0]) >= 0:
             self.waits_for = place
         if at <= now:
@@ -226,6 +225,10 @@ class Pool(Scheduler):
             if self.hand.count > had:  # answered already: by "local", or by a file
                 found = self.hand.due(need, self._lapsed(size, now), now)
         return found
+
+    def _look_again(self, now: int) -> int:
+        """When to look again for a request that lacks slots. If more are on their way, their arrival is told."""
+        return NOBODY_KNOWS if self.asked_at is not None else now + _LOOK_AGAIN_NS if self.look_at is None else self.look_at
 
     def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
         size = _size(permits)

@@ -7,10 +7,8 @@ each request a little later, some more than others, so a second may hold more ar
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import Counter, deque
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from math import ceil
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
@@ -20,30 +18,29 @@ import httpx2
 from aiohttp import web
 
 from aiorate import Limiter, LimiterClosed
-from aiorate._tools import strategies
 from aiorate._tools.figures import SECOND, busiest, percentile, plot
 from aiorate.aiohttp import middleware
 from aiorate.http import hooks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Sequence
+
+    from aiorate import Scheduler
 
 
-_FREE_SECONDS = 1.5  # the longest run without the limiter
 _ANSWER_AFTER = 0.05  # seconds
 _DEMAND = 3  # what the clients would send without a limiter, as a multiple of the rate
-_MOST_CLIENTS = 200
+_MOST_CLIENTS = 100  # of each library
 _MORE = 1.1  # what the server allows, as a multiple of the guarantee: the network moves requests together
 _CLOCK = SECOND // 200  # ns: the clock is read before the limiter reads it, so a grant is noted too early by up to this
 
 
-@dataclass
 class Run:
-    """What happened in one run. Instants are those of the monotonic clock, in ns."""
+    """What happened in one run: the instants (ns) of arrivals, and the answers by client and status."""
 
-    arrivals: list[int] = field(default_factory=list)
-    answers: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """By client and status."""
+    def __init__(self) -> None:
+        self.arrivals: list[int] = []
+        self.answers: Counter[tuple[str, int]] = Counter()
 
     def count(self, client: str | None = None, status: int | None = None) -> int:
         """The answers to that client, or to both, with that status, or with any."""
@@ -55,10 +52,10 @@ class WatchedLimiter(Limiter):
 
     __slots__ = ("grants", "waits")
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self.waits: list[int] = []
         self.grants: list[int] = []
-        super().__init__(*arguments, **options)
+        super().__init__(scheduler)
 
     async def acquire(self, permits: int = 1, **options: Any) -> float:
         """Do as `Limiter.acquire`, and take notes."""
@@ -69,22 +66,31 @@ class WatchedLimiter(Limiter):
         return waited
 
 
-def run(rate: str, strategy: str | None, seconds: float) -> int:
-    """Run the demo and show its results; returns the exit code: 1 if the guarantee was broken, 2 if the demo could not run."""
-    try:
-        limiter = WatchedLimiter(strategies.make(strategy, rate))
-    except ValueError as error:
-        print(f"aiorate demo: {error}", file=sys.stderr)
-        return 2
-    bound, rate_per_second = limiter.bound(1), limiter.rate.per_second
-    allowed = ceil(_MORE * (bound or rate_per_second))
-    clients = min(max(ceil(_DEMAND * rate_per_second * _ANSWER_AFTER / 2), 1), _MOST_CLIENTS // 2)
-    print(f"{limiter.scheduler!r}: one limiter for {clients} clients of httpx2 and {clients} of aiohttp.")
+def run(scheduler: Scheduler, seconds: float) -> int:
+    """Run the demo and show its results; returns the exit code: 1 if the guarantee was broken."""
+    limiter = WatchedLimiter(scheduler)
+    bound, rate = limiter.bound(1), limiter.rate.per_second
+    allowed = ceil(_MORE * (bound or rate))
+    clients = min(max(ceil(_DEMAND * rate * _ANSWER_AFTER / 2), 1), _MOST_CLIENTS)
+    print(f"{scheduler!r}: one limiter for {clients} clients of httpx2 and {clients} of aiohttp.")
     print(f"The server answers after {_ANSWER_AFTER * 1000:g} ms, and allows {allowed} requests in any second.", flush=True)
-    without = asyncio.run(send(min(_FREE_SECONDS, seconds), clients, allowed))
-    print(f"Without the limiter it got {len(without.arrivals)} requests. Now {seconds:g} s with it ...\n", flush=True)
+    free = asyncio.run(send(min(1.5, seconds), clients, allowed))
+    print(f"Without the limiter it got {len(free.arrivals)} requests. Now {seconds:g} s with it ...\n", flush=True)
     limited = asyncio.run(send(seconds, clients, allowed, limiter))
-    show(without, limited, limiter, bound)
+    waits = sorted(limiter.waits)
+    rows: list[tuple[str, object, object]] = [
+        ("", "without", "with the limiter"),
+        ("requests by httpx2", free.count("httpx2"), limited.count("httpx2")),
+        ("requests by aiohttp", free.count("aiohttp"), limited.count("aiohttp")),
+        ("refused by the server (429)", free.count(status=429), limited.count(status=429)),
+        ("arrived in the busiest second", busiest(free.arrivals, SECOND), busiest(limited.arrivals, SECOND)),
+        ("bound(1): granted in any second, at most", "-", "none" if bound is None else bound),
+        ("median wait, longest wait", "-", f"{percentile(waits, 50) / SECOND:.3f} s, {percentile(waits, 100) / SECOND:.3f} s"),
+    ]
+    for name, without, with_it in rows:
+        print(f"{name:42}{without!s:>9}{with_it!s:>20}")
+    bars, dots = ([at - each.arrivals[0] for at in each.arrivals] for each in (limited, free))
+    print("\n" + plot("requests per second: without (o) and with the limiter (#), and the rate (|)", bars, dots, rate))
     verdict, kept = judge(bound, limiter.grants, limited.arrivals)
     print(f"\n{verdict}")
     return 0 if kept else 1
@@ -94,32 +100,28 @@ async def send(seconds: float, clients: int, allowed: int, limiter: Limiter | No
     """Have so many clients of each library send requests for some seconds to a server that allows so many per second."""
     done = Run()
     async with (
-        _server(allowed, done.arrivals) as url,
+        _server(allowed, done) as url,
         httpx2.AsyncClient(event_hooks=hooks(limiter) if limiter else None, trust_env=False, timeout=60) as client,
         aiohttp.ClientSession(middlewares=[middleware(limiter)] if limiter else [], connector=aiohttp.TCPConnector(limit=0)) as session,
     ):
 
-        async def by_httpx2() -> int:
-            return (await client.get(url)).status_code
-
-        async def by_aiohttp() -> int:
-            async with session.get(url) as response:
-                return response.status
-
-        async def keep_sending(name: str, request: Callable[[], Awaitable[int]]) -> None:
-            sending = True
-            while sending:
+        async def keep_sending(by_httpx2: bool) -> None:
+            while True:
                 try:
-                    done.answers[name, await request()] += 1
+                    if by_httpx2:
+                        done.answers["httpx2", (await client.get(url)).status_code] += 1
+                    else:
+                        async with session.get(url) as response:
+                            done.answers["aiohttp", response.status] += 1
                 except LimiterClosed:
                     return
-                sending = monotonic_ns() < end
+                if monotonic_ns() > end:
+                    return
 
         end = monotonic_ns() + round(seconds * SECOND)
         async with asyncio.TaskGroup() as group:
-            for name, request in {"httpx2": by_httpx2, "aiohttp": by_aiohttp}.items():
-                for _ in range(clients):
-                    group.create_task(keep_sending(name, request))
+            for number in range(2 * clients):
+                group.create_task(keep_sending(number < clients))
             if limiter is not None:
                 await asyncio.sleep(seconds)
                 await limiter.aclose()  # those in line have not been sent; those under way finish
@@ -127,13 +129,13 @@ async def send(seconds: float, clients: int, allowed: int, limiter: Limiter | No
 
 
 @asynccontextmanager
-async def _server(allowed: int, arrivals: list[int]) -> AsyncIterator[str]:
+async def _server(allowed: int, run: Run) -> AsyncIterator[str]:
     """Serve on any free port of loopback; the target is the URL. Every arrival is noted; refused requests do not count for the limit."""
     passed: deque[int] = deque()
 
     async def answer(request: web.Request) -> web.Response:
         now = monotonic_ns()
-        arrivals.append(now)
+        run.arrivals.append(now)
         while passed and now - passed[0] >= SECOND:
             passed.popleft()
         status = 200 if len(passed) < allowed else 429
@@ -153,26 +155,6 @@ async def _server(allowed: int, arrivals: list[int]) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-def show(without: Run, limited: Run, limiter: WatchedLimiter, bound: int | None) -> None:
-    """Print the table and the plot."""
-    waits = sorted(limiter.waits)
-    rows: list[tuple[str, object, object]] = [
-        ("", "without", "with the limiter"),
-        ("requests by httpx2", without.count("httpx2"), limited.count("httpx2")),
-        ("requests by aiohttp", without.count("aiohttp"), limited.count("aiohttp")),
-        ("refused by the server (429)", without.count(status=429), limited.count(status=429)),
-        ("arrived in the busiest second", _busiest(without.arrivals), _busiest(limited.arrivals)),
-        ("bound(1): granted in any second, at most", "-", "none" if bound is None else bound),
-        ("median wait", "-", f"{percentile(waits, 50) / SECOND:.3f} s"),
-        ("longest wait", "-", f"{percentile(waits, 100) / SECOND:.3f} s"),
-    ]
-    for name, free, kept in rows:
-        print(f"{name:42}{free!s:>9}{kept!s:>20}")
-    print()
-    title = "requests per second: without (o) and with a limiter (bars), and the rate"
-    print(plot(title, _points(limited.arrivals), _points(without.arrivals), limiter.rate.per_second))
-
-
 def judge(bound: int | None, grants: Sequence[int], arrivals: Sequence[int]) -> tuple[str, bool]:
     """Say in a sentence whether no second held more than ``bound`` grants, and every arrival had one. Instants are ns."""
     grants, arrivals = sorted(grants), sorted(arrivals)
@@ -180,16 +162,7 @@ def judge(bound: int | None, grants: Sequence[int], arrivals: Sequence[int]) -> 
         return "BROKEN: the server saw a request that the limiter had not granted.", False
     if bound is None:
         return "This strategy bounds no window, so there is no guarantee to keep.", True
-    granted = _busiest(grants, SECOND - _CLOCK)
+    granted = busiest(grants, SECOND - _CLOCK)
     if granted > bound:
         return f"BROKEN: {granted} grants in a second, where the guarantee is {bound}.", False
     return f"Kept: at most {granted} grants in any second, where the guarantee is {bound}.", True
-
-
-def _busiest(instants: Sequence[int], window: int = SECOND) -> int:
-    return busiest(_points(sorted(instants)), window)
-
-
-def _points(instants: Sequence[int]) -> list[tuple[int, int]]:
-    """The instants as points of a plot, from the first one on."""
-    return [(instant - instants[0], 1) for instant in instants]

@@ -67,15 +67,16 @@ def resume(node: Node) -> None:
     node.changed()
 
 
-def cap(node: Node, name: str, left: int, size: int, ns: int, error: int) -> None:
-    """Heed what a server said is left of a quota; see `ServerQuotas.heed`. ``ns`` runs from now, during a pause too."""
+def cap(node: Node, quota: Left) -> None:
+    """Heed what a server said is left of a quota; see `ServerQuotas.heed`. Its time runs from now, during a pause too."""
     from aiorate._schedulers.server_quotas import ServerQuotas
 
-    now = node.look_now()
-    told = node.permitted
+    now, left, told = node.look_now(), quota.of(node.scheduler), node.permitted
+    if left is None:
+        return
     if not isinstance(told, ServerQuotas):
         told = cast("AnyQuotas", ServerQuotas(node.scheduler))
-    if told.heed(name, left, size, ns, now, now + node.held_for, error):
+    if told.heed(left.name, left.left, left.size, left.ns, now, now + node.held_for, left.error):
         node.permitted = told
         node.changed()
 
@@ -141,13 +142,13 @@ def observe(node: Node, feedback: Feedback, jitter: int, heed: Callable[[Left], 
     """Heed a server's pause, made longer by a random part of ``jitter`` ns, and its quotas: of requests, or as ``heed`` does."""
     from aiorate._feedback import check_feedback
 
-    ns, told = check_feedback("observe()", feedback)
+    ns, told = check_feedback(feedback)
     news = pause_longer(node, ns, jitter)
     for quota in told:
         if heed is not None:
             heed(quota)
         elif quota.unit == "requests":
-            cap(node, quota.name, quota.left, quota.size, quota.ns, quota.error)
+            cap(node, quota)
     if news:
         from aiorate._events import Event
 

@@ -134,7 +134,7 @@ class Supply(Timeline):
         tree: Tree | None = None,
     ) -> None:
         super().__init__(clock)
-        claim(scheduler, "a limiter" if name is None else f"the limiter {name!r}")
+        claim("a limiter" if name is None else f"the limiter {name!r}", scheduler)
         scheduler._receipts = False
         self.scheduler: AnyScheduler = scheduler  # type: ignore[assignment]  # of permits of its kind
         self.permitted: AnyScheduler | AnyQuotas = self.scheduler

@@ -1,8 +1,6 @@
 """What a server says of its limits: whether one response asks for a pause, for how long, and which quotas it reports.
 
-Knows no client, no limiter and no loop, and never waits. Which vendor sends which header is in `aiorate.http._vendors`.
-
-The sources, named at each rule; the vendors' pages are in the table:
+Knows no client, no limiter and no loop, and never waits. The sources:
 
 * Retry-After: RFC 9110, https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3
 * 429: RFC 6585, https://www.rfc-editor.org/rfc/rfc6585#section-4; 529: https://docs.claude.com/en/api/errors
@@ -11,30 +9,29 @@ The sources, named at each rule; the vendors' pages are in the table:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, cast
 
 from aiorate._errors import kind_of
 from aiorate._feedback import Feedback, Quota
-from aiorate.http._quotas import NAMES, matching_profiles, read_quotas, split_dictionary
-from aiorate.http._values import Clock, bounded, latest, numbers
+from aiorate.http._quotas import Clock, bounded, latest, numbers, read_quotas
 from aiorate.http._vendors import PROFILES, RETRY_AFTER, RETRY_AFTER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from aiorate.http._vendors import Profile
+    from aiorate.adaptive import AdaptiveRate
 
     Headers = Mapping[str, str | float] | Mapping[bytes, bytes] | Iterable[tuple[str, str]] | Iterable[tuple[bytes, bytes]]
 
-
-_THROTTLING = (429, 503, 529)
+_THROTTLING = 429, 503, 529
+_BANS = 418, 420, 430  # of Binance, Twitter and Shopify
+_IF_TIMED = 403, *_BANS, 509  # these throttle if they have Retry-After
 _UNNAMED_PAUSE = 1.0  # seconds
-_BY_STATUS = "status "  # the source of a pause whose length the server did not name
 _LONGEST_TEXT = 1024  # characters of a field: a longer one is not a quota, and takes long to parse
-_TELLING = {RETRY_AFTER, *RETRY_AFTER_MS} | NAMES
-_READ = _TELLING | {"date", "age"} | {name for profile in PROFILES for name, _ in profile.signs}
+_ASIDE = {"age", "date", "server", "x-github-request-id"}  # these say nothing alone
+_READ = re.compile("limit|retry-after|used")  # part of the name of all others that are read
 
 
 def read_feedback(status: int, headers: Headers, *, now: float | None = None) -> Feedback | None:
@@ -48,105 +45,107 @@ def read_feedback(status: int, headers: Headers, *, now: float | None = None) ->
     The pause is found in this order:
 
     1. Retry-After wins, in seconds or as a date (RFC 9110, section 10.2.3), on statuses that throttle, and wherever rule 2 pauses.
-       These are 429 (RFC 6585), 503, 529 (Anthropic: overloaded), and a 403 that has Retry-After or nothing remaining (GitHub). If there
-       is ``retry-after-ms`` too, the first of the two counts, as in OpenAI's client.
+       These are 429 (RFC 6585), 503, 529 (Anthropic: overloaded), and with Retry-After 403, 418, 420, 430 and 509 too. So does a 403
+       with nothing remaining (GitHub). If there is ``retry-after-ms`` too, the first of the two counts, as in OpenAI's client.
     2. A quota of requests with nothing remaining pauses until its reset, on any status: ``r=0;t=30`` (draft 11, section 7). If the
        reset says when the quota is full (OpenAI, Anthropic), one request is back after ``reset / limit``. Quotas of tokens, bytes or
        concurrent requests do not pause.
     3. A status that throttles and names no time pauses for 1 s; GitHub's 429 and 403 for 60 s.
 
-    The RateLimit fields of draft 11 need http-sf, which the extras install. Quotas of a cached response, one with a positive Age, are
-    ignored (draft 11, section 7.3).
+    Quotas of a cached response, one with a positive Age, are ignored (draft 11, section 7.3).
     """
     if not isinstance(status, int):
         raise TypeError(f"read_feedback(status, headers): the status must be an int such as 429, not {kind_of(status)}.")
     fields = _gather(headers)
-    split_dictionary(fields)
-    if status not in _THROTTLING and _TELLING.isdisjoint(fields):
+    if status not in _THROTTLING and fields.keys() <= _ASIDE:
         return None
     age = max(numbers(fields.get("age", "")), default=0.0)
     clock = Clock(fields.get("date", ""), age, now)
     retry_after, retry_source = _read_retry_after(fields, clock)
-    profiles = matching_profiles(fields)
+    profiles = [
+        profile
+        for profile in PROFILES
+        if not profile.signs or any(name in fields and text in fields[name].lower() for name, text in profile.signs)
+    ]
     found = [] if age > 0 else list(read_quotas(fields, profiles, clock))
 
-    refused = _is_throttling(status, retry_after, (quota for quota, _ in found))
+    refused = _throttles(status, retry_after, [quota for quota, _ in found])
     if refused and retry_after is not None:
-        found += [
-            (Quota("global", remaining=0, reset=retry_after), profile.vendor)
-            for profile in profiles
-            if fields.get(profile.everywhere, "").strip().lower() == "true"
-        ]
+        everywhere = [profile for profile in profiles if fields.get(profile.everywhere, "").strip().lower() == "true"]
+        found += [(Quota("global", remaining=0, reset=retry_after), profile.vendor) for profile in everywhere]
     pause, source = max(_waits(found, refused), default=(None, ""))
     if retry_after is not None and (refused or pause is not None):
         pause, source = retry_after, retry_source
-    elif refused and pause is None:
-        pause, source = _unnamed_pause(status, profiles)
+    elif refused and pause is None:  # a 503 or 529 says that the server has trouble, not that the client asks for too much
+        unnamed = [(profile.unnamed_pause, profile.vendor) for profile in profiles if profile.unnamed_pause and status in (403, 429)]
+        pause, source = next(iter(unnamed), (_UNNAMED_PAUSE, f"status {status}"))
     if pause is None and retry_after is None and not found:
         return None
     quotas = tuple(dict.fromkeys(quota for quota, _ in found))
     return Feedback(status, pause, quotas, source or (found[0][1] if found else retry_source), retry_after)
 
 
-def _waits(found: list[tuple[Quota, str]], throttles: bool) -> Iterator[tuple[float, str]]:
+def _waits(found: list[tuple[Quota, str]], refused: bool) -> Iterator[tuple[float, str]]:
     # How long each used up quota of requests pauses everybody, and who says so. A quota that does not report what remains counts as
     # used up if the server throttles. A reset of 0 does not pause: whole seconds are rounded down.
     for quota, source in found:
-        used_up = quota.remaining == 0 or (quota.remaining is None and throttles)
+        used_up = quota.remaining == 0 or (quota.remaining is None and quota.used is None and refused)
         if used_up and quota.reset and quota.unit == "requests":
             yield (quota.reset / quota.limit if quota.full_at_reset and quota.limit else quota.reset), source
 
 
-def _unnamed_pause(status: int, profiles: list[Profile]) -> tuple[float, str]:
-    if status in (403, 429):  # 503 and 529 say that the server has trouble, not that the client asks for too much
-        for profile in profiles:
-            if profile.unnamed_pause is not None:
-                return profile.unnamed_pause, profile.vendor
-    return _UNNAMED_PAUSE, f"{_BY_STATUS}{status}"
-
-
-def throttles(status: int, feedback: Feedback | None) -> bool:
-    """Whether the response refused the request because of its rate: the statuses of rule 1 of `read_feedback`."""
-    return _is_throttling(status, None, ()) if feedback is None else _is_throttling(status, feedback.retry_after, feedback.quotas)
-
-
-def _is_throttling(status: int, retry_after: float | None, quotas: Iterable[Quota]) -> bool:
-    if status in _THROTTLING:
+def _throttles(status: int, retry_after: float | None, quotas: Iterable[Quota]) -> bool:
+    # Whether the response refused the request because of its rate.
+    if status in _THROTTLING or (status in _IF_TIMED and retry_after is not None):
         return True
-    return status == 403 and (retry_after is not None or any(quota.remaining == 0 and quota.unit == "requests" for quota in quotas))
-
-
-def named_by_server(feedback: Feedback | None) -> Feedback | None:
-    """The feedback without a pause whose length the server did not name."""
-    if feedback is None or not feedback.source.startswith(_BY_STATUS):
-        return feedback
-    return replace(feedback, pause=None)
+    return status == 403 and any(quota.remaining == 0 and quota.unit == "requests" for quota in quotas)
 
 
 def _read_retry_after(fields: dict[str, str], clock: Clock) -> tuple[float | None, str]:
-    for name in RETRY_AFTER_MS:
-        milliseconds = numbers(fields.get(name, ""))
-        if milliseconds:
-            return bounded(max(milliseconds) / 1000), name
-    time = latest(fields.get(RETRY_AFTER, ""), clock)
-    return time and time[0], "Retry-After"
+    named = [(bounded(max(ms) / 1000), name) for name in RETRY_AFTER_MS if (ms := numbers(fields.get(name, "")))]
+    named += [(time[0], "Retry-After")] if (time := latest(fields.get(RETRY_AFTER, ""), clock)) is not None else []
+    return next((each for each in named if each[0]), named[0] if named else (None, "Retry-After"))  # some send 0 ms beside the seconds
 
 
-@runtime_checkable
-class _HasItems(Protocol):
-    # A mapping, or another object with pairs: multi-dicts give each field of a name; email.message.Message is not a Mapping.
-    def items(self) -> Iterable[tuple[object, object]]: ...
+def teach(adaptive: AdaptiveRate, feedback: Feedback | None, status: int, granted: int) -> Feedback | None:
+    """Tell the AdaptiveRate what the server did, unless it failed for another reason than the rate, and return what to heed.
+
+    A pause whose length the server did not name is left out: the rate is lowered instead. ``granted`` is the reading at the grant.
+    """
+    if feedback is None or not _throttles(status, feedback.retry_after, feedback.quotas):
+        if status < 500 and status not in _BANS:
+            adaptive._heed(False, feedback, granted)
+        return feedback
+    unnamed = feedback.source == f"status {status}"
+    if unnamed and status == 503:
+        return feedback
+    feedback = replace(feedback, pause=None) if unnamed else feedback
+    adaptive._heed(True, feedback, granted)
+    return feedback
+
+
+def less(quota: Quota, under_way: int) -> Quota:
+    """The quota once so many requests more have been counted."""
+    if quota.unit != "requests":
+        return quota
+    if quota.used is not None:
+        quota = replace(quota, used=quota.used + under_way)
+    if quota.remaining is None:
+        return quota
+    left, reset = max(0, quota.remaining - under_way), quota.reset
+    if quota.full_at_reset and quota.limit and quota.limit > quota.remaining and reset:
+        reset = bounded(reset * (quota.limit - left) / (quota.limit - quota.remaining))  # at the same rate
+    return replace(quota, remaining=left, reset=reset)
 
 
 def _gather(headers: Headers) -> dict[str, str]:
-    # The headers that are read here, by their names in lower case.
+    # The headers that are read here, by their names in lower case. Multi-dicts give each field of a name.
     fields: dict[str, list[str]] = {}
-    has_items = isinstance(headers, Mapping) or isinstance(headers, _HasItems)  # noqa: SIM101  # the first is ten times faster
+    items = getattr(headers, "items", None)
     try:
-        pairs = cast("_HasItems", headers).items() if has_items else cast("Iterable[tuple[object, object]]", headers)
-        for name, value in pairs:
-            known = name.lower() if isinstance(name, str) else _text(name).lower()
-            if known in _READ:
+        for name, value in cast("Iterable[tuple[object, object]]", headers if items is None else items()):
+            known = _text(name).lower()
+            if known in _ASIDE or _READ.search(known):
                 fields.setdefault(known, []).append(_text(value))
     except (TypeError, ValueError) as error:
         raise TypeError(

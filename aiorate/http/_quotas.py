@@ -1,88 +1,80 @@
-"""The quotas that a response reports, read from its headers: by the table of vendors, or as structured fields (draft 11).
+"""The quotas that a response reports, read from its headers, and the numbers, durations and dates in them.
 
-Knows nothing of statuses and pauses. RateLimit and RateLimit-Policy are those of draft 11,
-https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11;
-with other syntax in draft 07 (one dictionary) and draft 06 (three fields), under the same address.
+Knows nothing of statuses and pauses. Unreadable text says nothing. The sources, besides those of the table of vendors:
+
+* RateLimit: https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11; with other syntax in draft 07 (a dictionary)
+  and draft 06 (three fields), under the same address
+* dates: RFC 9110, https://www.rfc-editor.org/rfc/rfc9110#section-5.6.7, and RFC 3339
+* durations such as ``6m0s``: https://pkg.go.dev/time#ParseDuration; such as ``00:00:30``: TimeSpan of .NET
 """
 
 from __future__ import annotations
 
-import logging
 import re
-from collections import UserString
-from functools import cache
-from typing import TYPE_CHECKING, cast
+import time
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate._feedback import Quota
-from aiorate.http._values import bounded, latest, numbers, whole, window
-from aiorate.http._vendors import PROFILES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
-    from aiorate.http._values import Clock
     from aiorate.http._vendors import Fields, Profile
 
-    _Item = tuple[str, Mapping[str, object]]
+    Item = tuple[str, dict[str, str]]
 
+LONGEST = 86_400.0
+"""Seconds, one day: pauses and resets are cut to it, whatever a server says."""
 
-_logger = logging.getLogger("aiorate")
-
+_MOST = 999_999_999_999_999  # as in structured fields: RFC 9651, section 3.3.1
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_ITEM, _PART = re.compile(rf'(?:{_STRING}|[^",])+'), re.compile(rf'(?:{_STRING}|[^";])+')
+_PARAMETER = re.compile(r"([A-Za-z*][A-Za-z0-9_.*-]*)(?:=(.*))?", re.DOTALL)
 _LEVEL = re.compile(r"\s*([0-9]{1,15})\s*/\s*([0-9]{1,15})\s*")
-_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
-_HEADERS = {
-    profile.vendor: {
-        name
-        for form in profile.quotas
-        for name in (profile.everywhere, form.limit, form.remaining, form.level, form.named_by, form.policies, *form.resets)
-    }
-    - {""}
-    for profile in PROFILES
-}
-NAMES = {"ratelimit"}.union(*_HEADERS.values())
-"""The headers that report quotas, in lower case."""
+_NUMBER = re.compile(r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+_GO_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
+_GO_DURATION = re.compile(f"(?:{_GO_PART.pattern})+")
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TIMESPAN = re.compile(r"([0-9]{2}):([0-9]{2}):([0-9]{2}(?:\.[0-9]{1,9})?)")
+# The three forms of RFC 9110, section 5.6.7, and those of mail, which give their zone as a number. Dates of JavaScript do not match.
+_HTTP_DATE = re.compile(r"[A-Za-z]{3,9},? .+[0-9]{2}:[0-9]{2}:[0-9]{2}(?: GMT| UTC| [+-][0-9]{4}| [0-9]{4})")
+_RFC_3339 = re.compile(  # without seconds too, as Atlassian sends it
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})?"
+)
+# Clients, and aiorate, join fields of one name with commas, and a date contains a comma itself.
+_PIECE = re.compile(r"\s*(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,[^,]*|[^,]+", re.IGNORECASE)
 
 
-def split_dictionary(fields: dict[str, str]) -> None:
-    """Add the three fields of draft 06 where RateLimit is a dictionary of draft 07: ``limit=100, remaining=50, reset=5``."""
-    for piece in _QUOTED.sub("", fields.get("ratelimit", "")).split(","):
-        key, equals, value = piece.partition("=")
-        if equals and key.strip() in ("limit", "remaining", "reset"):
-            fields[f"ratelimit-{key.strip()}"] = value.partition(";")[0]
-
-
-def matching_profiles(fields: dict[str, str]) -> list[Profile]:
-    """The profiles of the vendors whose headers the response has."""
-    return [profile for profile in PROFILES if _matches(profile, fields)]
-
-
-def _matches(profile: Profile, fields: dict[str, str]) -> bool:
-    if profile.signs:
-        return any(name in fields and text in fields[name].lower() for name, text in profile.signs)
-    return not _HEADERS[profile.vendor].isdisjoint(fields)
-
-
-def read_quotas(fields: dict[str, str], profiles: list[Profile], clock: Clock) -> Iterator[tuple[Quota, str]]:
+def read_quotas(fields: dict[str, str], profiles: Iterable[Profile], clock: Clock) -> Iterator[tuple[Quota, str]]:
     """Yield each quota with its vendor. A header that one profile has read is not read by those after it."""
-    fields = dict(fields)
-    for quota in _read_structured(fields):
+    for quota in _read_draft_11(fields):
         yield quota, "RateLimit"
+    fields = dict(fields)
+    for head, _ in _items(fields.get("ratelimit", "")):  # of draft 07: limit=100, remaining=50, reset=5
+        name, equals, value = head.partition("=")
+        if equals:
+            fields[f"ratelimit-{name}"] = value
     for profile in profiles:
         for form in profile.quotas:
-            for quota in _read_form(form, profile.full_at_reset, fields, clock):
-                yield quota, profile.vendor
+            if not fields.keys().isdisjoint((*form, *form.resets)):
+                for quota in _read_form(form, profile.full_at_reset, fields, clock):
+                    yield quota, profile.vendor
 
 
 def _read_form(form: Fields, full_at_reset: bool, fields: dict[str, str], clock: Clock) -> Iterator[Quota]:
     policies = _policies(fields.pop(form.limit, ""))
     limit = policies[0][0] if policies else None
-    remaining = min((whole(number) for number in numbers(fields.pop(form.remaining, ""))), default=None)
+    remaining = min([amount for amount, _ in _policies(fields.pop(form.remaining, ""))], default=None)
     resets = [latest(fields.pop(name, ""), clock) for name in form.resets]
     reset, error = next((time for time in resets if time is not None), (None, 0.0))
-    level = _LEVEL.fullmatch(fields.pop(form.level, ""))
-    if level:
+    if level := _LEVEL.fullmatch(fields.pop(form.level, "")):
         limit = int(level[2])
         remaining = max(0, limit - int(level[1]))
+    if used := _policies(fields.pop(form.used, "")):
+        now, error = clock.now()
+        yield Quota(form.name, reset=bounded(form.window - now % form.window), window=form.window, reset_error=error, used=used[0][0])
 
     windows = [policy for policy in policies + _policies(fields.pop(form.policies, "")) if policy[1] is not None]
     own = next((policy for policy in windows if policy[0] == limit), (None, None))
@@ -94,84 +86,129 @@ def _read_form(form: Fields, full_at_reset: bool, fields: dict[str, str], clock:
 
 
 def _policies(text: str) -> list[tuple[int, float | None]]:
-    # ``20, 20;w=60``: limits, and windows in seconds where they are given. A comment in quotes may hold anything.
-    policies = []
-    for piece in _QUOTED.sub("", text).split(","):
-        head, *parameters = piece.split(";")
-        limits = numbers(head)
-        if limits:
-            named = [value for key, _, value in (parameter.partition("=") for parameter in parameters) if key.strip() == "w"]
-            windows = numbers(named[0]) if named else []
-            policies.append((whole(limits[0]), window(windows[0]) if windows else None))
-    return policies
+    # ``20, 20;w=60``: amounts, and their windows where they are given.
+    return [(int(min(amount, _MOST)), _window(given)) for head, given in _items(text) for amount in numbers(head)]
 
 
-# --- Structured fields, draft 11 --------------------------------------------------------------------------------------------
+def _read_draft_11(fields: dict[str, str]) -> Iterator[Quota]:
+    policies = [policy for policy in _named(fields.get("ratelimit-policy", "")) if _integer(policy, "q") is not None]
+    unused = list(policies)
+    for item in _named(fields.get("ratelimit", "")):
+        if (remaining := _integer(item, "r")) is None:
+            continue  # it is required
+        # A partition key may be given in one of the two fields only: express-rate-limit 8 has it in the policy alone.
+        named, pk = [policy for policy in policies if policy[0] == item[0]], item[1].get("pk")
+        same = [policy for policy in named if policy[1].get("pk") == pk] or [policy for policy in named if "pk" not in policy[1]]
+        same = same or (named if pk is None and len(named) == 1 else [])
+        unused = [policy for policy in unused if policy not in same[:1]]
+        reset = _integer(item, "t")
+        yield _quota_of((item[0], same[0][1] if same else {}), remaining, None if reset is None else bounded(reset))
+    for policy in unused:
+        yield _quota_of(policy)
 
 
-def _read_structured(fields: dict[str, str]) -> Iterator[Quota]:
-    policies = [(name, given) for name, given in _items(fields.get("ratelimit-policy", "")) if _integer(given, "q") is not None]
-    used = []
-    for name, given in _items(fields.get("ratelimit", "")):
-        remaining, reset = _integer(given, "r"), _integer(given, "t")
-        if remaining is None:
-            continue  # r is required
-        policy = _policy_of(name, given.get("pk"), policies)
-        used.append(policy)
-        yield _quota_of(name, policy[1] if policy else {}, remaining, None if reset is None else bounded(float(reset)))
-    for policy in policies:
-        if policy not in used:
-            yield _quota_of(policy[0], policy[1], None, None)
+def _quota_of(policy: Item, remaining: int | None = None, reset: float | None = None) -> Quota:
+    unit = _unquoted(policy[1].get("qu", '"requests"'))
+    return Quota(policy[0], _integer(policy, "q"), remaining, reset, _window(policy[1]), unit=unit)
 
 
-def _policy_of(name: str, pk: object, policies: list[_Item]) -> _Item | None:
-    # A partition key may be given in one of the two fields only: express-rate-limit 8 has it in the policy alone.
-    named = [policy for policy in policies if policy[0] == name]
-    same = [policy for policy in named if policy[1].get("pk") == pk] or [policy for policy in named if policy[1].get("pk") is None]
-    if not same and pk is None and len(named) == 1:
-        return named[0]
-    return same[0] if same else None
+def _window(given: dict[str, str]) -> float | None:
+    # A longer window is none: cut to a day, it would promise more.
+    return next((seconds for seconds in numbers(given.get("w", "")) if 1 <= seconds <= LONGEST), None)
 
 
-def _quota_of(name: str, policy: Mapping[str, object], remaining: int | None, reset: float | None) -> Quota:
-    unit, seconds = policy.get("qu"), _integer(policy, "w")
-    return Quota(
-        name,
-        _integer(policy, "q"),
-        remaining,
-        reset,
-        None if seconds is None else window(seconds),
-        unit=unit if isinstance(unit, str) else "requests",
-    )
+def _named(text: str) -> list[Item]:
+    # The items of draft 11, whose names are strings; tokens too, for servers that forget the quotes.
+    return [(_unquoted(head), given) for head, given in _items(text) if re.match(r'"|[A-Za-z*][^=]*$', head)]
 
 
-def _items(text: str) -> list[_Item]:
-    # The items of a structured list, each a name and its parameters. A list with one error has no items, as RFC 9651 demands.
-    parse = _structured_list() if ";" in text and not text.lstrip()[:1].isdigit() else None  # a number: a policy of older drafts
-    if parse is None:
+def _integer(item: Item, key: str) -> int | None:
+    value = item[1].get(key, "")
+    return int(value) if re.fullmatch("[0-9]{1,15}", value) else None
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text[1:-1]) if text.startswith('"') else text
+
+
+def _items(text: str) -> list[Item]:
+    # The items of a list, each a head and its parameters: ``"permin";q=50;w=60, 20;w=60, limit=100``. A list with one error has no items,
+    # as RFC 9651 demands.
+    if '"' in re.sub(_STRING, "", text):
         return []
-    try:
-        members = parse(text.encode("utf-8", "surrogatepass"))
-    except ValueError:
-        return []
-    pairs = [member for member in cast("list[object]", members) if isinstance(member, tuple) and len(member) == 2]
-    # A name is a string. A token, a UserString here, is accepted too, for servers that forget the quotes.
-    return [(str(name), given) for name, given in pairs if isinstance(name, (str, UserString)) and isinstance(given, dict)]
+    items = []
+    for item in _ITEM.findall(text):
+        head, *parameters = [part.strip() for part in _PART.findall(item)] or [""]
+        given = [_PARAMETER.fullmatch(parameter) for parameter in parameters]
+        if None in given:
+            return []
+        items.append((head, {match[1]: match[2] or "" for match in given if match}))
+    return items
 
 
-@cache
-def _structured_list() -> Callable[[bytes], object] | None:
+def numbers(text: str) -> list[float]:
+    """The plain numbers among the values, which commas separate."""
+    return [float(piece) for piece in map(str.strip, text.split(",")) if _NUMBER.fullmatch(piece)]
+
+
+def bounded(seconds: float) -> float:
+    """The seconds, 0 to `LONGEST`. Less than a nanosecond, the unit of limiters, is 0."""
+    return min(float(seconds), LONGEST) if seconds >= 1e-9 else 0.0
+
+
+class Clock(NamedTuple):
+    """The server's Unix time in seconds: its Date plus the time that the response spent in caches, or the local clock."""
+
+    date: str
+    age: float
+    local: float | None
+
+    def now(self) -> tuple[float, float]:
+        """The time, and by how many seconds it may be wrong: a Date has whole seconds."""
+        for piece in _PIECE.findall(self.date):
+            if (sent := _moment(piece)) is not None:
+                return sent + self.age, 1.0
+        return time.time() if self.local is None else self.local, 0.0
+
+    def until(self, moment: float) -> tuple[float, float]:
+        """Seconds until then, and by how many that may be wrong."""
+        now, error = self.now()
+        return moment - now, error + moment.is_integer()
+
+
+def latest(text: str, clock: Clock) -> tuple[float, float] | None:
+    """The latest of the times in the text, in seconds from now, 0 to `LONGEST`, and the error; None if no time can be read."""
+    times = [time for piece in _PIECE.findall(text) if (time := _time(piece.strip(), clock)) is not None]
+    return max([(bounded(seconds), error) for seconds, error in times], default=None)
+
+
+def _time(text: str, clock: Clock) -> tuple[float, float] | None:
+    # Seconds from now, in any of the known forms, and the error.
+    if _NUMBER.fullmatch(text):
+        seconds = float(text)
+        if not 1e9 < seconds <= 1e21:  # after it: the year 33658 in nanoseconds
+            return seconds, 0.0
+        while seconds > 1e12:  # not seconds: 1e12 ms was in 2001
+            seconds /= 1000
+        return clock.until(seconds)
+    if _GO_DURATION.fullmatch(text):
+        return sum(float(number) * _UNITS[unit] for number, unit in _GO_PART.findall(text)), 0.0
+    if span := _TIMESPAN.fullmatch(text):
+        return int(span[1]) * 3600 + int(span[2]) * 60 + float(span[3]), 0.0
+    moment = _moment(text)
+    return None if moment is None else clock.until(moment)
+
+
+def _moment(text: str) -> float | None:
+    # The Unix time of a date of RFC 3339 or HTTP. Without a zone it is in UTC.
+    text = text.strip()
     try:
-        from http_sf import parse
-    except ImportError:
-        _logger.warning(
-            "a server sent RateLimit or RateLimit-Policy of draft 11, which cannot be read without http-sf."
-            ' Install it: pip install "aiorate-limiter[http]"'
-        )
+        if _RFC_3339.fullmatch(text):
+            moment = datetime.fromisoformat(text.upper())
+        elif _HTTP_DATE.fullmatch(text):
+            moment = parsedate_to_datetime(text)
+        else:
+            return None
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    return lambda text: parse(text, tltype="list")
-
-
-def _integer(given: Mapping[str, object], key: str) -> int | None:
-    value = given.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -1,6 +1,7 @@
-"""Tests without waiting: a loop in virtual time, a clock moved by hand, and the laws that every scheduler obeys.
+"""Tests without waiting: a loop in virtual time, a clock moved by hand, limits made as new, and the laws that every scheduler obeys.
 
-Nothing in aiorate imports this package. `aiorate.testing.fixtures`, which is not imported here, needs pytest.
+``pytest_plugins = ["aiorate.testing"]`` in the ``conftest.py`` at the root of the tests adds the fixtures `virtual_loop` and
+`reset_limiters`. Nothing in aiorate imports this package. PYTEST_DONT_REWRITE: it may be imported before.
 """
 
 from __future__ import annotations
@@ -11,3 +12,5 @@ from aiorate.testing._simulation import simulate
 from aiorate.testing._time import ManualClock, VirtualLoop
 
 __all__ = ["ManualClock", "VirtualLoop", "check_scheduler", "reset_limiters", "simulate"]
+
+pytest_plugins = ["aiorate.testing._fixtures"]  # which needs pytest, and is imported by it alone

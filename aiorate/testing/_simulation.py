@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING
 
 from aiorate._errors import kind_of
-from aiorate._schedulers.interface import Scheduler, check_instant
+from aiorate._rate import NS_PER_SECOND
+from aiorate._schedulers.interface import Scheduler, check_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+_CATCH_UP = NS_PER_SECOND // 50  # as of a Limiter
 
 
 def simulate(scheduler: Scheduler, requests: Iterable[int | tuple[int, int]]) -> list[int]:
@@ -19,19 +22,23 @@ def simulate(scheduler: Scheduler, requests: Iterable[int | tuple[int, int]]) ->
     """
     if not isinstance(scheduler, Scheduler):
         raise TypeError(f"simulate() takes a strategy such as TokenBucket('10/s', burst=5), not {kind_of(scheduler)}.")
-    granted, now, latest = list[int](), 0, -inf
+    return [at for at in grants(scheduler, requests) if at is not None]
+
+
+def grants(scheduler: Scheduler, requests: Iterable[int | tuple[int, int]], max_wait: int | None = None) -> Iterable[int | None]:
+    """As `simulate`; None for a request that is refused, because it would wait longer than ``max_wait`` (ns)."""
+    latest = last = None  # when a request was made, and when one was granted
     for request in requests:
-        if isinstance(request, tuple) and len(request) != 2:
-            raise ValueError(f"simulate(): a request must be an instant in ns or a pair (instant, permits), not {request!r}.")
-        made, permits = request if isinstance(request, tuple) else (request, 1)
-        check_instant("simulate(): a request", made)
-        if made < latest:
+        made, permits = request if isinstance(request, tuple) and len(request) == 2 else (request, 1)
+        check_ns("simulate(): a request", made)
+        if latest is not None and made < latest:
             raise ValueError(f"simulate(): requests must be in order of time; {made} came after {latest}.")
         latest = made
-        now = max(now, made) if granted else made
-        at = scheduler.take(permits, now, min(made, now))
-        if at > now:
-            now = at
-            scheduler.take(permits, now, min(made, now))
-        granted.append(now)
-    return granted
+        at = made if last is None else max(made, last)
+        at = max(scheduler.peek(permits, at), at)
+        if max_wait is not None and at - made > max_wait:
+            yield None
+            continue
+        scheduler.take(permits, at, max(made, at - _CATCH_UP))
+        last = at
+        yield at

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 import selectors
 import sys
 from math import ulp
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiorate._loops.table import loop_of, running_loop
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
-from aiorate._schedulers.interface import check_instant
+from aiorate._schedulers.interface import check_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,10 +71,9 @@ class ManualClock:
     """
 
     def __init__(self, start_ns: int = 0) -> None:
-        check_instant("ManualClock(start_ns)", start_ns)
+        check_ns("ManualClock(start_ns)", start_ns)
         self._now = start_ns
-        self._timers: list[tuple[int, int, _Timer]] = []
-        self._count = 0
+        self._timers: dict[_Timer, Callable[[], None]] = {}
 
     def now(self) -> int:
         """The instant that it shows, in ns."""
@@ -83,10 +81,9 @@ class ManualClock:
 
     def call_at(self, instant: int, callback: Callable[[], None]) -> _Timer:
         """Call back once the clock reaches or passes the instant (ns)."""
-        check_instant("ManualClock.call_at()", instant)
-        self._count += 1
-        timer = _Timer(callback)
-        heapq.heappush(self._timers, (instant, self._count, timer))
+        check_ns("ManualClock.call_at()", instant)
+        timer = _Timer(self._timers, instant)
+        self._timers[timer] = callback
         return timer
 
     def advance(self, seconds: Duration) -> None:
@@ -95,7 +92,7 @@ class ManualClock:
 
     def set(self, instant: int) -> None:
         """Jump to an instant (ns), also back in time. Timers that are due by then fire there."""
-        check_instant("ManualClock.set()", instant)
+        check_ns("ManualClock.set()", instant)
         self._now = instant
         self._until(instant)
 
@@ -103,37 +100,34 @@ class ManualClock:
         """Move on by ``seconds``, a number or a timedelta, and let tasks run after each timer."""
         until = self._now + duration_to_ns(seconds, "ManualClock.run()")
         await _settle()
-        while (instant := self._next()) is not None and instant <= until:
-            self._until(max(instant, self._now))
+        while (first := self._first()) is not None and first.instant <= until:
+            self._until(max(first.instant, self._now))
             await _settle()
-        self._now = max(self._now, until)
+        self._until(until)
         await _settle()
 
     @property
     def timers(self) -> int:
         """The number of timers set: none while everything is idle."""
-        return sum(not timer.cancelled for _, _, timer in self._timers)
+        return len(self._timers)
 
-    def _next(self) -> int | None:
-        while self._timers and self._timers[0][2].cancelled:
-            heapq.heappop(self._timers)
-        return self._timers[0][0] if self._timers else None
+    def _first(self) -> _Timer | None:
+        return min(self._timers, key=lambda timer: timer.instant, default=None)  # of one instant, that which was set first
 
     def _until(self, until: int) -> None:
-        while (instant := self._next()) is not None and instant <= until:
-            timer = heapq.heappop(self._timers)[2]
-            self._now = max(self._now, instant)
-            timer.callback()
+        while (first := self._first()) is not None and first.instant <= until:
+            self._now = max(self._now, first.instant)
+            self._timers.pop(first)()
         self._now = max(self._now, until)
 
 
 class _Timer:
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback: Callable[[], None] = callback
-        self.cancelled: bool = False
+    def __init__(self, timers: dict[_Timer, Callable[[], None]], instant: int) -> None:
+        self.instant: int = instant
+        self._timers = timers
 
     def cancel(self) -> None:
-        self.cancelled = True
+        self._timers.pop(self, None)
 
 
 async def _settle() -> None:

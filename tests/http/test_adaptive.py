@@ -62,7 +62,10 @@ RESPONSES: list[tuple[int, dict[str, str], Heard, float | None]] = [
     (429, {"Retry-After": "garbage"}, [("throttled", 0)], None),
     (429, {"Retry-After": "7"}, [("throttled", 7)], 7.0),
     (429, {"Retry-After": "9999999999999"}, [("throttled", 86_400)], 86_400.0),
-    (503, {}, [("throttled", 0)], None),
+    (503, {}, [], 1.0),
+    (503, {"Retry-After": "7"}, [("throttled", 7)], 7.0),
+    *((status, {"Retry-After": "7"}, [("throttled", 7)], 7.0) for status in (418, 420, 430, 509)),
+    *((status, {}, [], None) for status in (418, 420, 430, 509)),
     (529, {}, [("throttled", 0)], None),
     (500, {}, [], None),
     (502, {"Retry-After": "7"}, [], None),
@@ -72,7 +75,7 @@ RESPONSES: list[tuple[int, dict[str, str], Heard, float | None]] = [
 @one_loop
 @each_client
 async def test_which_responses_throttle(kind: str, server: Server, heard: Heard) -> None:
-    """A 429 that names no time lowers the rate and pauses nobody; another error of the server says nothing."""
+    """A 429 that names no time lowers the rate and pauses nobody; a 503 without one, a ban and other errors teach nothing."""
     for status, headers, said, paused_until in RESPONSES:
         adaptive = adaptive_rate(clock=ManualClock())
         server.answers((status, headers))

@@ -10,7 +10,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from aiorate.http import Feedback, Quota, read_feedback
-from aiorate.http._values import LONGEST
+from aiorate.http._quotas import LONGEST
 from aiorate.http._vendors import PROFILES, RETRY_AFTER, RETRY_AFTER_MS
 
 NAMES = sorted(

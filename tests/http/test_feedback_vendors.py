@@ -179,6 +179,18 @@ VENDORS: dict[str, tuple[str, Feedback | None]] = {
         Feedback(429, 2.0, (Quota("", 40, 0),), "Retry-After", 2.0),
     ),
     "Shopify: fuller than full": ("X-Shopify-Shop-Api-Call-Limit: 41/40", Feedback(200, None, (Quota("", 40, 0),), "Shopify")),
+    "Binance: used, of a limit that it does not tell": (
+        f"Date: {DATE} | X-MBX-USED-WEIGHT-1M: 1150",
+        Feedback(200, None, (Quota("weight", reset=1.0, window=60.0, used=1150),), "Binance"),
+    ),
+    "Docker Hub: amounts with their window": (
+        "ratelimit-limit: 100;w=21600 | ratelimit-remaining: 0;w=21600",
+        Feedback(429, 1.0, (Quota("", 100, 0, None, 21600.0),), "status 429"),
+    ),
+    "Atlassian: a time to the minute": (
+        f"Date: {DATE} | X-RateLimit-Limit: 100 | X-RateLimit-Remaining: 0 | X-RateLimit-Reset: 2024-03-26T20:01Z",
+        Feedback(429, 61.0, (Quota("", 100, 0, 61.0),), "X-RateLimit"),
+    ),
     "custom: seconds": (
         "X-RateLimit-Limit: 60 | X-RateLimit-Remaining: 59 | X-RateLimit-Reset: 30",
         Feedback(200, None, (Quota("", 60, 59, 30.0),), "X-RateLimit"),
@@ -297,5 +309,5 @@ def test_every_profile_of_the_table_is_tried() -> None:
 
     for profile in PROFILES:
         for form in profile.quotas:
-            for name in (form.limit, form.remaining, form.level, form.policies, form.named_by, profile.everywhere, *form.resets):
+            for name in (form.limit, form.remaining, form.level, form.used, form.policies, form.named_by, profile.everywhere, *form.resets):
                 assert not name or name in spoken, name

@@ -13,7 +13,7 @@ from helpers.driving import SECOND, Crowd, one_loop, turns
 from helpers.feedback import crowd_of, granted, remaining, said, seconds
 from helpers.strategies import EACH
 
-from aiorate import Event, KeyedLimiter, Limiter, SlidingWindow, TokenBucket, TokenPool, WaitTooLong
+from aiorate import AllOf, Event, KeyedLimiter, Limiter, SlidingWindow, TokenBucket, TokenPool, WaitTooLong
 from aiorate.http import Feedback, Quota, read_feedback
 from aiorate.testing import ManualClock
 
@@ -109,6 +109,20 @@ async def test_a_quota_is_lowered_to_its_policy() -> None:
         crowd = crowd_of(TokenBucket("1000/s", burst=1000))
         crowd.limiter.observe(remaining(10_000, 10, limit=policy, window=1000 if policy > 10 else 10))
         assert allowed == crowd.limiter.statistics().available
+
+
+async def test_what_was_used_leaves_the_rest_of_a_limit() -> None:
+    """Of the one that is told, or of the limiter's own of that period."""
+    for rates, limit, available in (
+        (["1200/min"], None, 50),
+        (["50/s", "1200/min"], None, 50),
+        (["20/s"], None, 100),
+        (["20/s"], 1160, 10),
+    ):
+        crowd = crowd_of(AllOf(*(TokenBucket(rate, burst=100, initial=100) for rate in rates)))
+        crowd.limiter.observe(said(Quota("weight", limit=limit, used=1150, window=60, reset=30)))
+
+        assert available == crowd.limiter.statistics().available
 
 
 async def test_some_quotas_limit_no_requests() -> None:

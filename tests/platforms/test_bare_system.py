@@ -45,7 +45,7 @@ DECISIONS = """
 import helpers.windows; helpers.windows.play()
 import asyncio, threading, time
 import aiorate
-from aiorate._tools.strategies import NAMES, make
+from aiorate._tools.cli import STRATEGIES
 
 assert time.get_clock_info("monotonic").resolution == 0.015625
 
@@ -56,9 +56,9 @@ async def main(limiter, count):
     await asyncio.gather(*(limiter.acquire() for _ in range(count)))
 
 
-for name in NAMES:
+for name, make in STRATEGIES.items():
     for precise in (False, True):
-        limiter = aiorate.Limiter(make(name, "20/s" if name == "CalendarWindow" else "10/10ms"), precise=precise and name == "TokenBucket")
+        limiter = aiorate.Limiter(make("20/s" if name == "CalendarWindow" else "10/10ms"), precise=precise and name == "TokenBucket")
         asyncio.run(main(limiter, 20))
         assert limiter.statistics().granted == 20
 

@@ -35,7 +35,7 @@ tools main
 """
 TOOLS = {"testing", "tools", "main"}
 # Where each package of a third party may be imported: in modules and folders of that name.
-THIRD = {"anyio": "trio", "trio": "trio", "aiohttp": "aiohttp", "httpx": "http", "httpx2": "http", "http_sf": "http"}
+THIRD = {"anyio": "trio", "trio": "trio", "aiohttp": "aiohttp", "httpx": "http", "httpx2": "http"}
 THIRD |= {"opentelemetry": "otel", "redis": "store", "valkey": "store"}
 
 

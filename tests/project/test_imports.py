@@ -11,7 +11,7 @@ import pytest
 
 import aiorate
 
-ABSENT = "aiohttp", "http_sf", "httpx", "httpx2", "hypothesis", "opentelemetry", "plotext", "pytest", "redis", "rich", "trio", "uvloop"
+ABSENT = "aiohttp", "http_sf", "httpx", "httpx2", "hypothesis", "opentelemetry", "pytest", "redis", "rich", "trio", "uvloop"
 """What the extras bring, and what users bring."""
 PROGRAM = """
 import importlib, pkgutil, sys

@@ -205,13 +205,13 @@ def test_a_bad_scheduler_is_caught_by_the_law_it_breaks() -> None:
     check_scheduler(Careful, examples=20)
     for bad, laws in {
         PromisesTooMuch: ["bound_holds"],
-        Rounds: ["bound_holds", "no_drift"],
-        CountsInFloats: ["granted_on_time", "taking_makes_nobody_sooner", "bound_holds", "no_drift"],
+        Rounds: ["bound_holds"],
+        CountsInFloats: ["granted_on_time", "bound_holds"],
         SpendsWhenRefusing: ["asking_changes_nothing"],
-        FollowsTheClockBack: ["asking_changes_nothing", "going_back_earns_nothing"],
+        FollowsTheClockBack: ["asking_changes_nothing"],
         HandsOnGrants: ["giving_back_leaves_no_trace", "bound_holds"],
         InventsPermits: ["giving_back_leaves_no_trace"],
-        ServesTheSmallFirst: ["granted_on_time", "more_is_never_sooner"],
+        ServesTheSmallFirst: ["granted_on_time"],
     }.items():
         with pytest.raises(AssertionError, match=r"(?s)The law: .*The history:\n  peek\(") as caught:
             check_scheduler(bad, examples=40)

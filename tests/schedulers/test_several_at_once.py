@@ -66,7 +66,7 @@ def test_quotas_of_all_members_are_told_in_order() -> None:
 
 
 def test_wrong_uses_are_refused() -> None:
-    """No members, other objects, the same scheduler twice; and a rate for all members, which changes nothing."""
+    """No members, other objects, a scheduler of another; and a rate for all members, which changes nothing."""
     bucket = TokenBucket("10/s", burst=3)
     both = AllOf(bucket, SlidingWindow("5/s"))
     with pytest.raises(RuntimeError, match="members"):
@@ -74,8 +74,8 @@ def test_wrong_uses_are_refused() -> None:
     assert [member.rate for member in both.members] == [Rate(10), Rate(5)]
     with pytest.raises(ValueError, match="at least one"):
         AllOf()
-    with pytest.raises(ValueError, match="twice"):
-        AllOf(bucket, bucket)
+    with pytest.raises(ValueError, match="belongs to an AllOf already"):
+        AllOf(bucket)
     for wrong in ("10/s", 10, None, TokenBucket):
         with pytest.raises(TypeError, match="schedulers such as"):
             AllOf(wrong)  # type: ignore[arg-type]

@@ -137,6 +137,33 @@ def test_requests_that_wait_in_an_open_loop_move_up() -> None:
             reset_limiters(limiter)
 
 
+def test_a_place_that_a_dead_test_held_is_free() -> None:
+    """Its loop was closed with a task inside, which somebody still knows. In a loop that is open, whoever is inside keeps the place."""
+    limiter = Limiter("1/h", max_concurrency=1)
+
+    async def inside() -> bool:
+        async with limiter:
+            return await asyncio.sleep(3600, True)
+
+    for close in (False, True):
+        loop = VirtualLoop()
+        loop.set_exception_handler(lambda loop, context: None)  # which would complain that a task is pending
+        task = loop.create_task(inside())
+        loop.run_until_complete(asyncio.sleep(1))
+        if close:
+            loop.close()
+        reset_limiters(limiter)
+        if close:
+            assert run(inside())
+            del task
+        else:
+            other = loop.create_task(inside())
+            loop.run_until_complete(asyncio.sleep(1))
+            assert not any((task.done(), other.done()))
+            loop.run_until_complete(asyncio.gather(task, other))
+            loop.close()
+
+
 def test_limits_that_cannot_be_reset_say_so() -> None:
     """One of a loop that runs in another thread, one in a store, a strategy without the method. Nothing is reset for a wrong argument."""
 
@@ -163,7 +190,7 @@ def test_limits_that_cannot_be_reset_say_so() -> None:
         thread.join()
     limiter = Limiter("1/h")
     limiter.try_acquire()
-    wrong: dict[str, Any] = {"not list: write": [limiter], "not dict": {"a": limiter}, "not str": "10/s", "the class Limiter": Limiter}
+    wrong: dict[str, Any] = {"not list": [limiter], "not dict": {"a": limiter}, "not str": "10/s", "the class Limiter": Limiter}
     for hint, other in wrong.items():
         with pytest.raises(TypeError, match=hint):
             reset_limiters(limiter, other)

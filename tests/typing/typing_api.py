@@ -296,7 +296,7 @@ def serving(app: FastAPI, limiter: Limiter, keyed: KeyedLimiter[str], budget: Bu
 
 
 def fixtures(reset: Callable[..., None], users: KeyedLimiter[str], teams: KeyedBudget[int]) -> None:
-    """What the fixtures of aiorate.testing.fixtures are in a test."""
+    """What the fixtures of aiorate.testing are in a test."""
     reset(Limiter("10/s"), Budget(requests="10/s"), users, teams)
     reset()
 

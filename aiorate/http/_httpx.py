@@ -1,0 +1,183 @@
+"""Clients of httpx2 and httpx: event hooks, and a transport around another transport."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from aiorate._errors import kind_of
+from aiorate._loops.table import running_loop
+from aiorate.http._way import Way, origin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Hashable
+
+    import httpx
+    import httpx2
+
+    from aiorate import Budget, Limiter
+    from aiorate._rate import Duration
+    from aiorate.adaptive import AdaptiveRate
+    from aiorate.http._way import Limiters
+
+# For type checkers. httpx2 comes last, so a checker that finds only httpx2 knows its type.
+AnyTransport = TypeVar(
+    "AnyTransport", "httpx.AsyncBaseTransport", "httpx.BaseTransport", "httpx2.AsyncBaseTransport", "httpx2.BaseTransport"
+)
+
+
+def hooks(
+    limiter: Limiter | AdaptiveRate | Limiters | Budget,
+    key: Callable[[Any], Hashable] | None = None,
+    cost: Callable[[Any], int] | None = None,
+    *,
+    max_wait: Duration | None = None,
+    feedback: bool = True,
+) -> dict[str, list[Callable[..., Any]]]:
+    """Return the ``event_hooks=`` of an ``httpx.AsyncClient`` or ``httpx2.AsyncClient``.
+
+    Every request waits for its permits before it takes a connection. Each call returns a new dict, so you can append hooks of your own.
+
+    Args:
+        limiter: A `Limiter`, an `aiorate.adaptive.AdaptiveRate`, or one for each key: a `KeyedLimiter` or a dict. A `Budget` only reads the
+            responses.
+        key: A function of the request that returns its key. By default its origin, such as ``"https://api.example.com:443"``.
+        cost: A function of the request that returns its permits. 1 by default; a request that costs 0 is sent at once.
+        max_wait: The longest time a request may wait, in seconds or as a timedelta. `WaitTooLong` if it would be longer.
+        feedback: Whether to apply what responses say about the limit.
+    """
+    way = Way("hooks()", limiter, key, cost, max_wait, feedback, _origin, _own)
+
+    def wait_for_permits(request: Any) -> Coroutine[Any, Any, object]:
+        # A plain function, because a synchronous client would not await a coroutine, and would send without a limit.
+        if running_loop() is None:
+            raise RuntimeError(
+                "hooks() need an AsyncClient under asyncio or trio: a synchronous client cannot wait in line. For that, write"
+                " blocking_hooks(limiter), with a limiter of scope='process'."
+            )
+        return way.enter(request)
+
+    async def hear(response: Any) -> None:
+        way.hear(response.request, response.status_code, response.headers)
+
+    return {"request": [wait_for_permits], "response": [hear] * feedback}
+
+
+def blocking_hooks(
+    limiter: Limiter | AdaptiveRate | Limiters | Budget,
+    key: Callable[[Any], Hashable] | None = None,
+    cost: Callable[[Any], int] | None = None,
+    *,
+    max_wait: Duration | None = None,
+    feedback: bool = True,
+) -> dict[str, list[Callable[..., Any]]]:
+    """Return the ``event_hooks=`` of a synchronous ``httpx.Client`` or ``httpx2.Client``, which threads can share.
+
+    The arguments are those of `hooks`. The limiter needs ``scope="process"``. A request in a thread whose event loop is running raises
+    RuntimeError.
+    """
+    way = Way("blocking_hooks()", limiter, key, cost, max_wait, feedback, _origin, _own, blocks=True)
+
+    def wait_for_permits(request: Any) -> None:
+        if running_loop() is not None:
+            raise RuntimeError(
+                "blocking_hooks() would block the event loop that runs in this thread. Use an AsyncClient with hooks(limiter), or another"
+                " thread."
+            )
+        way.enter_blocking(request)
+
+    def hear(response: Any) -> None:
+        way.hear(response.request, response.status_code, response.headers)
+
+    return {"request": [wait_for_permits], "response": [hear] * feedback}
+
+
+def limit_transport(
+    inner: AnyTransport,
+    limiter: Limiter | AdaptiveRate | Limiters | Budget,
+    key: Callable[[Any], Hashable] | None = None,
+    cost: Callable[[Any], int] | None = None,
+    *,
+    max_wait: Duration | None = None,
+    feedback: bool = True,
+) -> AnyTransport:
+    """Return a transport that waits for permits before it passes a request to ``inner``.
+
+    Put it below a transport that retries, so that every attempt takes a permit:
+    ``RetryTransport(limit_transport(AsyncHTTPTransport(), limiter))``. A client with its own transport ignores its ``limits=``,
+    ``http2=`` and proxies, so pass those to ``inner``, a transport of httpx or httpx2, which is opened and closed together with the
+    result. The other arguments are those of `hooks`. With a synchronous ``inner``, the limiter needs ``scope="process"``.
+    """
+    bases = tuple(kind for kind in type(inner).__mro__ if kind.__name__ in ("AsyncBaseTransport", "BaseTransport"))
+    if not bases:
+        raise TypeError(
+            f"limit_transport() takes a transport, such as httpx2.AsyncHTTPTransport(), not {kind_of(inner)}. To limit a client, pass"
+            " hooks(limiter), or blocking_hooks(limiter), as its event_hooks=."
+        )
+    blocks = all(kind.__name__ == "BaseTransport" for kind in bases)
+    way = Way("limit_transport()", limiter, key, cost, max_wait, feedback, _origin, _own, blocks=blocks)
+    limited: AnyTransport = _limited_kind(bases)(inner, way)
+    return limited
+
+
+class _LimitedTransport:
+    """The part that both packages share, for asynchronous and for synchronous clients."""
+
+    def __init__(self, inner: Any, way: Way) -> None:
+        self._inner = inner
+        self._way = way
+
+    async def handle_async_request(self, request: Any) -> Any:
+        with await self._way.enter(request) as sent:
+            response = await self._inner.handle_async_request(request)
+            sent.hear(response.status_code, response.headers)
+        return response
+
+    def handle_request(self, request: Any) -> Any:
+        with self._way.enter_blocking(request) as sent:
+            response = self._inner.handle_request(request)
+            sent.hear(response.status_code, response.headers)
+        return response
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def __aenter__(self) -> Any:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._inner.__aexit__(*error)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def __enter__(self) -> Any:
+        self._inner.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._inner.__exit__(*error)
+
+    def __repr__(self) -> str:
+        return f"limit_transport({self._inner!r})"
+
+
+@cache
+def _limited_kind(bases: tuple[type, ...]) -> type[Any]:
+    # Derived from the package's classes, because httpx-retries and the packages' types ask for these classes by name.
+    return type("LimitedTransport", (_LimitedTransport, *bases), {"__module__": __name__})
+
+
+def _origin(request: Any) -> str:
+    return origin(request.url.scheme, request.url.raw_host.decode("ascii"), request.url.port)
+
+
+def _own(request: Any) -> dict[str, Any]:
+    # The cost and max_wait that a request carries.
+    own = request.extensions.get("aiorate", {})
+    if not isinstance(own, dict):
+        raise TypeError(f"extensions={{'aiorate': ...}} must be a dict such as {{'cost': 7}}, not {kind_of(own)}.")
+    if unknown := own.keys() - {"cost", "max_wait"}:
+        raise ValueError(f"extensions={{'aiorate': ...}} takes cost and max_wait, not {', '.join(map(repr, unknown))}.")
+    return own

@@ -1,0 +1,92 @@
+"""The fixtures of `aiorate.testing`. They work with pytest alone, and with pytest-asyncio 1.4 or later. PYTEST_DONT_REWRITE."""
+
+from __future__ import annotations
+
+import asyncio
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+import pytest
+
+from aiorate.testing._resetting import reset_limiters as reset_now
+from aiorate.testing._time import VirtualLoop
+
+try:
+    import pytest_asyncio
+except ImportError:
+    pytest_asyncio = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from typing import Any
+
+    from aiorate.testing._resetting import Limit
+
+
+_GIVEN = pytest.StashKey[WeakSet["Limit"]]()
+
+
+@pytest.fixture(scope="session")
+def reset_limiters(pytestconfig: pytest.Config) -> Callable[..., None]:
+    """A function that resets limits at once, and before each of the following tests: see `aiorate.testing.reset_limiters`."""
+    given = pytestconfig.stash.setdefault(_GIVEN, WeakSet())
+
+    def reset(*limits: Limit) -> None:
+        reset_now(*limits)
+        given.update(limits)
+
+    return reset
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Reset what `reset_limiters` was given."""
+    reset_now(*item.config.stash.get(_GIVEN, ()))
+
+
+@pytest.fixture
+def virtual_loop(request: pytest.FixtureRequest) -> Iterator[VirtualLoop]:
+    """A `VirtualLoop`, in which waiting takes no time.
+
+    For a plain function, a new one, whose tasks are cancelled when the test ends: ``virtual_loop.run_until_complete(main())``. An async
+    test of pytest-asyncio that asks for it, as an argument or by ``pytest.mark.usefixtures``, runs in it, together with its fixtures.
+    """
+    if pytest_asyncio is not None and pytest_asyncio.is_async_test(request.node):
+        yield request.getfixturevalue(_name_of_loop(request.node))
+        return
+    if iscoroutinefunction(request.function):
+        pytest.fail(
+            "virtual_loop is for plain functions and for tests of pytest-asyncio: mark this one with @pytest.mark.asyncio. Under anyio's"
+            " plugin, let the fixture anyio_backend return 'asyncio', {'loop_factory': VirtualLoop}; under trio, use its MockClock.",
+            pytrace=False,
+        )
+    yield (loop := VirtualLoop())
+    if not loop.is_closed():
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.get_loop()
+
+
+@pytest.hookimpl(optionalhook=True, wrapper=True)
+def pytest_asyncio_loop_factories(item: pytest.Function) -> Generator[None, Any, Any]:
+    """Run a test in a `VirtualLoop` if it asks for `virtual_loop`."""
+    others = (yield) or {"asyncio": asyncio.new_event_loop}
+    return {"virtual": VirtualLoop} if "virtual_loop" in item.fixturenames else others
+
+
+# The loop of a test is known in it only. These run there before it: one for each scope of pytest-asyncio's loops.
+
+
+def _name_of_loop(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("asyncio")
+    given = None if mark is None else mark.kwargs.get("loop_scope")
+    return f"_loop_of_{given or item.config.getini('asyncio_default_test_loop_scope')}"
+
+
+if pytest_asyncio is not None:
+    for _scope in ("function", "class", "module", "package", "session"):
+
+        async def _running_loop() -> asyncio.AbstractEventLoop:
+            return asyncio.get_running_loop()
+
+        globals()[f"_loop_of_{_scope}"] = pytest_asyncio.fixture(_running_loop, loop_scope=_scope)
