@@ -187,7 +187,7 @@ class FileLimiter(_Desks[_LimiterDesk], Limiter):
         rate: OneLimit | Sequence[OneLimit],
         *,
         name: str = "",
-        burst: int | Sequence[int] | None = None,
+        burst: int | None = None,
         lease: Duration = 0.0,
         max_waiting: int | None = None,
         max_concurrency: int | None = None,

@@ -1,20 +1,26 @@
 """The one task that asks a store, for all limiters of a client in an event loop. At most one call is in flight.
 
-All that arrives meanwhile goes with the next call. The task ends when nothing was wanted for a second.
+All that arrives meanwhile goes with the next call. The task ends when nothing was wanted for a second. With ``scope="process"``, the event
+loop is that of a thread, which starts when it is first needed, and ends with the last task. A child process after a fork has its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+from collections import deque
+from functools import partial
 from itertools import islice
 from random import uniform
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet, WeakValueDictionary
 
-from aiorate._loops.table import running_loop
+from aiorate._loops.table import loop_here, running_loop
 from aiorate._store.address import identity, is_cluster
 from aiorate._store.failures import Unreachable
 from aiorate._store.store import CONNECT_SECONDS, store_of
+from aiorate._tree.deciding import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,43 +37,48 @@ _RETRY, _LONGEST_RETRY = 0.01, 0.25
 
 
 class Session(Protocol):
-    """A limit's talk with the store. But for `run`, all is called through that, in the client's loop, in any order."""
+    """A limit's talk with the store. All but `run` is called through that, in the client's loop, in any order."""
 
     client: StoreClient | None
-    """The client that asks for it; None: none. It is called only by that one."""
+    """The one that asks for it; None: none. It is called only by that one."""
 
     @property
-    def run(self) -> Callable[..., Any]:
-        """Calls a function in a decision of the limit."""
-        ...
+    def run(self) -> Callable[..., Any]: ...
+    def question(self) -> Asked | None: ...
+    def answered(self, reply: object) -> None: ...
+    def unreachable(self, cause: BaseException, silent: float | None) -> None: ...
+    def failed(self, error: BaseException) -> None: ...
 
-    def question(self) -> Asked | None:
-        """What to ask now; None: nothing."""
-        ...
 
-    def answered(self, reply: object) -> None:
-        """The reply, or a `Refusal`, to the question. Raises `Unreachable` if it makes no sense."""
-        ...
+class Word:
+    """What a task waits for. Told once, in any thread."""
 
-    def unreachable(self, cause: BaseException, silent: float | None) -> None:
-        """The store did not answer, and had not for ``silent`` seconds before the question; None: the answer may still come."""
-        ...
+    def __init__(self) -> None:
+        loop = loop_here()
+        assert loop is not None  # a task runs
+        self._loop, self._signal, self._told = loop, loop.signal(), False
 
-    def failed(self, error: BaseException) -> None:
-        """The client's task ended with that error, or another call of this session raised it."""
-        ...
+    def tell(self) -> None:
+        """Let the task go on."""
+        self._told = True
+        try:
+            self._loop.post(partial(self._loop.wake, self._signal))
+        except (RuntimeError, OSError):  # its loop is closed
+            return
+
+    async def heard(self) -> None:
+        """Wait for it. The loop turns in any case."""
+        await (self._loop.yield_once() if self._told else self._loop.wait(self._signal))
 
 
 class StoreClient:
     """Asks on behalf of the sessions that woke it, in one call after the other."""
 
-    def __init__(self, source: object, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop: asyncio.AbstractEventLoop = loop
-        """The event loop of its task."""
-        self.connected: bool = False
-        """Whether the store answered the last call."""
+    def __init__(self, source: object, loop: asyncio.AbstractEventLoop, thread: _Thread | None = None) -> None:
+        self._loop, self._thread = loop, thread
         self._source: object = source  # kept: while this lives, no other client has its id
         self._store: Store = store_of(source)
+        self._connected: bool = False  # whether the store answered the last call
         self._attached: WeakSet[Session] = WeakSet()
         self._wanting: dict[Session, None] = {}
         self._asked: list[Session] = []  # those of the call in flight
@@ -77,6 +88,7 @@ class StoreClient:
         self._heard: int = 0  # the answers of the store until the last tick
         self._given_up: bool = False  # whether the call was cancelled, as it takes too long
         self._over: bool = False  # whether the task was cancelled, as no session was left
+        self._leaving: list[Word] = []  # for those who wait for its end
         self._idle: asyncio.Future[bool] | None = None  # what the task awaits while there is nothing to ask; False: it may end
         self._retry: float = 0.0
         self._silent: float | None = None  # when the first call began of those without an answer since the last
@@ -84,7 +96,7 @@ class StoreClient:
     @property
     def here(self) -> bool:
         """Whether it asks for callers of this thread."""
-        return self.loop is running_loop()
+        return self._loop is running_loop() if self._thread is None else self._thread.alive
 
     @property
     def busy(self) -> bool:
@@ -93,27 +105,54 @@ class StoreClient:
 
     def wake(self, session: Session) -> None:
         """Ask the store for it in the loop's next iteration, or when the call in flight is answered."""
+        self._call(self._want, session)
+
+    def release(self, session: Session) -> None:
+        """Forget it: nobody asks for it, or another client does. After the last, the task ends, and the connection is closed."""
+        self._call(self._forget, session)
+
+    async def detach(self, session: Session) -> None:
+        """As `release`. After the last, neither task nor connection is left, nor a thread."""
+        told, thread = Word(), self._thread
+        if thread is None:
+            self._leave(session, told)
+        elif not run(thread.post_if_alive, partial(self._leave, session, told)):
+            told.tell()
+        await told.heard()
+        if thread is not None and not thread.alive:
+            thread.thread.join()
+
+    # In the loop.
+
+    def _call(self, call: Callable[[Session], None], session: Session) -> None:
+        """In another thread, where it is called in a decision, post it."""
+        if self._thread is None:
+            call(session)
+        else:
+            self._thread.post(partial(call, session))
+
+    def _want(self, session: Session) -> None:
         self._attached.add(session)
         self._wanting[session] = None
         if self._task is None:
             # Not by the loop's task factory: an eager task would ask inside the caller, before the caller's request is in line.
-            self._task = asyncio.Task(self._run(), loop=self.loop, name="aiorate-redis")
+            self._task = asyncio.Task(self._run(), loop=self._loop, name="aiorate-redis")
         elif self._idle is not None:
             self._rouse(True)
 
-    def release(self, session: Session) -> None:
-        """Forget it: nobody asks for it, or another client does. After the last, the task ends, and the connection is closed."""
+    def _forget(self, session: Session) -> None:
         self._wanting.pop(session, None)
         self._attached.discard(session)
         if not self._attached and self._task is not None:
             self._over = True
             self._task.cancel()
 
-    async def detach(self, session: Session) -> None:
-        """As `release`. After the last, neither task nor connection is left."""
-        self.release(session)
-        if not self._attached and self._task is not None:
-            await asyncio.wait([self._task])
+    def _leave(self, session: Session, told: Word) -> None:
+        self._forget(session)
+        if self._attached or self._task is None:
+            told.tell()
+        else:
+            self._leaving.append(told)
 
     def _rouse(self, more: bool) -> None:
         """Have the idle task go on, or end."""
@@ -124,7 +163,7 @@ class StoreClient:
     async def _run(self) -> None:
         error: BaseException | None = None
         self._over = False
-        self._tick = self.loop.call_later(_TICK, self._on_tick)
+        self._tick = self._loop.call_later(_TICK, self._on_tick)
         try:
             while self._wanting or await self._more():
                 await self._ask()
@@ -133,26 +172,29 @@ class StoreClient:
         except BaseException as raised:
             error = raised
         self._tick.cancel()
-        self.connected = False
+        self._connected = False
         if error is not None and not self._over:
             self._fail(error)
         try:
             await self._store.close()
         finally:
             self._task = self._idle = None
-            self._ended()
+            if self._wanting:  # woken while it was being cancelled
+                self._want(next(iter(self._wanting)))
+            leaving, self._leaving = self._leaving, []
+            if self._thread is not None:
+                self._thread.leaving += leaving
+                self._loop.call_soon(self._loop.stop)  # once a connection that was just closed is gone
+            else:
+                for told in leaving:
+                    told.tell()
         if not isinstance(error, (Exception, asyncio.CancelledError, type(None))):
             raise error
-
-    def _ended(self) -> None:
-        """The task ends."""
-        if self._wanting:  # woken while it was being cancelled
-            self.wake(next(iter(self._wanting)))
 
     async def _more(self) -> bool:
         """Wait until something is wanted. False: nothing was for a while."""
         self._ticks = 0
-        self._idle = idle = self.loop.create_future()
+        self._idle = idle = self._loop.create_future()
         return await idle or bool(self._wanting)  # a session may have woken it in the same iteration
 
     async def _ask(self) -> None:
@@ -173,7 +215,7 @@ class StoreClient:
         if not questions:
             return
         self._ticks, self._heard, self._given_up = 0, self._store.heard, False
-        began = self.loop.time()
+        began = self._loop.time()
         try:
             replies = await self._store.ask(questions)
         except asyncio.CancelledError:
@@ -197,12 +239,12 @@ class StoreClient:
         if lost:
             await self._lose(lost, began)
         else:
-            self.connected, self._silent, self._retry = True, None, 0.0
+            self._connected, self._silent, self._retry = True, None, 0.0
 
     async def _lose(self, lost: dict[Session, Unreachable], began: float) -> None:
         """These got no answer to the call that ``began`` then: ask again a little later."""
         await self._store.close()
-        self.connected = False
+        self._connected = False
         if self._silent is None:
             self._silent = began
         for session, failure in lost.items():
@@ -224,10 +266,10 @@ class StoreClient:
     @property
     def _longest_call(self) -> float:
         """Seconds after which a call is given up."""
-        return _CALL_SECONDS if self.connected else CONNECT_SECONDS
+        return _CALL_SECONDS if self._connected else CONNECT_SECONDS
 
     def _on_tick(self) -> None:
-        self._tick = self.loop.call_later(_TICK, self._on_tick)
+        self._tick = self._loop.call_later(_TICK, self._on_tick)
         self._ticks += 1
         if not self._asked or self._task is None:
             if self._ticks > _IDLE_TICKS:
@@ -270,3 +312,81 @@ def client_of(source: Any, key: str) -> StoreClient:
     if client is None:
         client = _clients[place] = StoreClient(source, native)
     return client
+
+
+class _Thread:
+    """Called in decisions, and never waits for a store."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        self.clients: dict[object, StoreClient] = {}
+        self.leaving: list[Word] = []
+        """For those who wait until it is known whether the thread ends."""
+        self._calls: deque[Callable[[], object]] = deque()  # that the loop has yet to make
+        self._process: int = os.getpid()
+        self.thread = threading.Thread(target=self._serve, name="aiorate", daemon=True)
+        try:
+            self.thread.start()
+        except BaseException:
+            self._loop.close()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is of this process, and will not end before a call that is posted now."""
+        return bool(_threads) and _threads[-1] is self and self._process == os.getpid() and self.thread.is_alive()
+
+    def post(self, call: Callable[[], object]) -> None:
+        """Have the loop make a call."""
+        self._calls.append(call)
+        self._loop.call_soon_threadsafe(self._make_calls)
+
+    def post_if_alive(self, call: Callable[[], object]) -> bool:
+        """`post`, if the loop will make the call. Returns whether it will."""
+        alive = self.alive
+        if alive:
+            self.post(call)
+        return alive
+
+    def client_of(self, source: object) -> StoreClient:
+        """The one for that client, or that URL."""
+        key = identity(source)
+        if key not in self.clients:
+            self.clients[key] = StoreClient(source, self._loop, self)
+        return self.clients[key]
+
+    def _make_calls(self) -> None:
+        while self._calls:
+            self._calls.popleft()()
+        if not any(client.busy for client in self.clients.values()):
+            self._loop.stop()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        ended = False
+        while not ended:
+            self._loop.run_forever()  # until nothing may be left to do
+            ended = run(self._end)
+            leaving, self.leaving = self.leaving, []
+            for told in leaving:
+                told.tell()
+        self._loop.close()
+
+    def _end(self) -> bool:
+        """Have the thread end if nothing is asked, and no call is to be made. Returns whether it does."""
+        if self._calls or any(client.busy for client in self.clients.values()):
+            return False
+        if self.alive:
+            _threads.pop()
+        return True
+
+
+_threads: list[_Thread] = []
+"""The last one is the present one. Those of a parent process are kept, with its tasks."""
+
+
+def client_of_process(source: object) -> StoreClient:
+    """The one for that client, or that URL, in the thread, which is started if there is none. Called in a decision."""
+    if not (_threads and _threads[-1].alive):
+        _threads.append(_Thread())
+    return _threads[-1].client_of(source)

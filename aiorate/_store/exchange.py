@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aiorate._schedulers.amounts import Permits
-    from aiorate._store.local import Local
     from aiorate._store.options import Terms
     from aiorate._store.pool import Pool
     from aiorate._store.script import Answer
     from aiorate._store.slots import Part
+    from aiorate._store.twin import Local
     from aiorate._tree.node import Node
 
 
@@ -87,7 +87,6 @@ class Exchange:
         self._came: int = 0  # how many slots came last
         self._took: int = 0  # how long an answer takes, smoothed; 0: none was measured
         self._use: tuple[int, int] = (-MOST_NS, 0)  # when the present measurement of use began, and with how many permits
-        self._then: tuple[int, int] = (0, 0)  # permits waited for and permits spent, when slots were asked for last
         self._ahead_us: float = 0.0  # the horizon of a budget's latest question
 
     # What is lacking.
@@ -146,15 +145,9 @@ class Exchange:
         assert isinstance(waiting, int)
         ready = pool.usable(first or 1, now)
         expected = self._expected(first, waiting) if self._terms.lease else 0
-        waited, spent = self._then
-        if ready and waiting >= waited and pool.spent > spent:
-            # Grants since the last question did not make the line shorter. So they will not until the answer is here.
-            coming = pool.hand.by(now + self._took)
-            expected = max(expected, min(max(ready - pool.hand.count + coming, 0), waiting))
         missing = waiting + expected - ready
         if missing <= 0:
             return [], False
-        self._then = waiting, pool.spent
         most = max(_PORTION, first, *[part.rate.permits_in(self._horizon) for part in pool.parts])
         return [(min(missing, most), (1,) * len(pool.parts))], False
 

@@ -60,7 +60,7 @@ class RedisLimiter(Limiter):
         name: str,
         rate: OneLimit | Sequence[OneLimit],
         *,
-        burst: int | Sequence[int] | None = None,
+        burst: int | None = None,
         lease: Duration = 0.0,
         horizon: Duration = 0.02,
         slack: Duration = 0.005,

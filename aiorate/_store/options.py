@@ -111,7 +111,7 @@ def terms_of(
     return Terms(kind, ahead, leased, late, policy, duration_to_ns(grace, f"{call}(grace)"), part, method)
 
 
-def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | Sequence[int] | None, lease: Duration) -> list[Part]:
+def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None, lease: Duration) -> list[Part]:
     """The dimensions of a limiter, which all hold. Raises TypeError and ValueError for anything else, and for a calendar with a lease."""
     limits: Sequence[object] = limit if isinstance(limit, (list, tuple)) else [limit]
     calendar = next((each for each in limits if isinstance(each, CalendarWindow)), None)
@@ -120,27 +120,18 @@ def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | Seque
         if lease:
             raise ValueError(f"{call}(lease={lease!r}): a CalendarWindow has no lease. Its permits are taken one request at a time.")
         return [Part(calendar.rate, calendar.rate.permits, deepcopy(calendar))]
-    of_limiter = partial(_of_limiter, call)
-    read = each_of(f"{call}(rate)", limits, of_limiter) if is_list(limit) else [of_limiter(limit)]
-    if burst is None:
-        return [_part(call, rate, own or 1) for rate, own in read]
-    bucket = next((each for each, (_, own) in zip(limits, read, strict=True) if own), None)
-    if bucket is not None:
-        raise ValueError(
-            f"{call}(burst={burst!r}): {bucket!r} has a burst already. Leave burst= out, and write every limit with a burst as"
-            " TokenBucket(rate, burst=...)."
-        )
-    bursts: list[int] = list(burst) if isinstance(burst, (list, tuple)) else [burst] * len(read)  # type: ignore[list-item]
-    if len(bursts) != len(read):
-        raise ValueError(f"{call}(burst={burst!r}) must be one int, or one for each of the {len(read)} rates.")
-    for each in bursts:
-        check_permits(f"{call}(burst)", each)
-    return [_part(call, rate, each) for (rate, _), each in zip(read, bursts, strict=True)]
+    if burst is not None:
+        check_permits(f"{call}(burst)", burst)
+    of_limiter = partial(_of_limiter, call, burst)
+    return each_of(f"{call}(rate)", limits, of_limiter) if is_list(limit) else [of_limiter(limit)]
 
 
-def _part(call: str, rate: Rate, burst: int) -> Part:
-    check_memory(f"{call}(rate, burst)", rate, burst)
-    return Part(rate, burst)
+def _of_limiter(call: str, burst: int | None, limit: object) -> Part:
+    rate, own = read_limit(f"{call}(rate)", limit, "a rate, a TokenBucket, a CalendarWindow or a list", f". {_EXAMPLES}")
+    if own and burst:
+        raise ValueError(f"{call}(burst={burst!r}): {limit!r} has a burst already. Leave burst= out.")
+    check_memory(f"{call}(rate, burst)", rate, own or burst or 1)
+    return Part(rate, own or burst or 1)
 
 
 def _check_calendar(call: str, calendar: CalendarWindow, count: int, burst: object) -> None:
@@ -153,10 +144,6 @@ def _check_calendar(call: str, calendar: CalendarWindow, count: int, burst: obje
         raise ValueError(f"{call}(burst={burst!r}): a CalendarWindow has no burst. All its permits may go at once. Leave burst= out.")
     if calendar.rate.permits > _MOST_PERMITS:
         raise ValueError(f"{call}(rate): a store counts at most 10**15 permits of a window, and {calendar.described} has more.")
-
-
-def _of_limiter(call: str, limit: object) -> tuple[Rate, int | None]:
-    return read_limit(f"{call}(rate)", limit, "a rate, a TokenBucket, a CalendarWindow or a list", f". {_EXAMPLES}")
 
 
 def read_limit(what: str, limit: object, possible: str, more: str) -> tuple[Rate, int | None]:

@@ -53,10 +53,14 @@ class Pool(Scheduler):
 
     rate: Rate
     books_since: bool = False
+    spilled: int = 0
 
     def __init__(self, parts: Sequence[Part], unit: bool, late: int) -> None:
         self.parts: tuple[Part, ...] = tuple(parts)
         """Its dimensions; another tuple once a rate is changed."""
+        self.calendar: CalendarWindow | None = parts[0].calendar
+        """The calendar of its windows; None: it is paced."""
+        self.max_permits = None if self.calendar is None else parts[0].burst
         self.unit: bool = unit
         """Whether its slots are single permits."""
         self._late: int = late
@@ -65,7 +69,7 @@ class Pool(Scheduler):
         self.hand: Hand = Hand()
         """What is in hand."""
         self._granted: deque[tuple[int, int, int]] = deque()  # the latest grants: when, and when their slots were due and how late
-        self._free: tuple[int, int] | None = None  # the first and last instant at which something was granted that nobody counts
+        self._free: int = -MOST_NS  # until when grants were made that nobody counts
         self.asks_below: int = -1
         """Slots are wanted as soon as a grant leaves so many or fewer; -1: only when a request is refused."""
         self.levels: Sequence[Level | None] = [None] * len(parts)
@@ -86,7 +90,6 @@ class Pool(Scheduler):
         """The permits of the last request for which there were not enough; 0: another one was granted since."""
         self.lacking: tuple[int, ...] = (1,)
         """The amounts of a request for several, as it was refused last."""
-        self._lapsed_ns: int = 0  # of schedule that nobody used in time
         self.patient: bool = False
         """Whether the first in line keeps its slots while another limit is asked after this one."""
         self.outage: str = ""
@@ -96,16 +99,6 @@ class Pool(Scheduler):
         self.waits_for: int = 0
         """The place of the dimension that the last request without a slot waits for."""
         self.link: Link | None = None
-
-    @property
-    def calendar(self) -> CalendarWindow | None:
-        """The calendar of its windows; None: it is paced."""
-        return self.parts[0].calendar
-
-    @property
-    def max_permits(self) -> int | None:  # type: ignore[override]
-        """The permits of a whole window; None: any number."""
-        return None if self.calendar is None else self.parts[0].burst
 
     def need(self, permits: Permits) -> tuple[int, ...]:
         """The amounts of a request, as slots have them."""
@@ -164,7 +157,7 @@ class Pool(Scheduler):
 
     def correct(self, more: Sequence[int], taken: int, at_once: bool = False) -> None:
         """More was used, or less (below 0), than was granted at that instant."""
-        if self._free is not None and self._free[0] <= taken <= self._free[1]:
+        if taken <= self._free:
             return
         self.corrections = [own + its for own, its in zip(self.corrections, more, strict=True)]
         if min(more) < 0:
@@ -207,11 +200,11 @@ class Pool(Scheduler):
         at, last = self._find(need, size, now)
         if last is None:
             self._lose(self._lapsed(size, now))
-            if self.outage != "open":
-                return self._look_again(now)
-            self._free = (now if self._free is None else self._free[0], now)
-            self.spent += size
-            return now
+            if self.outage == "open":
+                self._free = now
+                self.spent += size
+                return now
+            return self._look_again(now)
         if last.places and (place := last.places[last.i > 0]) >= 0:
             self.waits_for = place
         if at <= now:
@@ -235,9 +228,7 @@ class Pool(Scheduler):
 
     def _look_again(self, now: int) -> int:
         """When to look again for a request that lacks slots. If more are on their way, their arrival is told."""
-        if self.asked_at is not None:
-            return NOBODY_KNOWS
-        return now + _LOOK_AGAIN_NS if self.look_at is None else self.look_at
+        return NOBODY_KNOWS if self.asked_at is not None else now + _LOOK_AGAIN_NS if self.look_at is None else self.look_at
 
     def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
         size = _size(permits)
@@ -258,7 +249,14 @@ class Pool(Scheduler):
         usable = self.usable(together, now)
         if self.unit and ahead and usable >= together:
             return self.hand.due((together,), self.hand.count - usable, now)[0]
-        return self._estimate(need, self.need(ahead) if ahead else (0,) * len(need), usable, now)
+        before = self.need(ahead) if ahead else (0,) * len(need)
+        if self.unit:
+            need, before = (size,) * len(self.parts), (max(together - usable, 1) - size,) * len(self.parts)
+        dues = self._dues(need, before, now)
+        at = max(now + self.answer_ns, self.look_at or now)
+        if max(dues) > at and not self.unit:
+            self.waits_for = dues.index(max(dues))
+        return max(at, *dues)
 
     def _refuse(self, permits: int, now: int) -> None:
         self.refused = permits
@@ -289,15 +287,11 @@ class Pool(Scheduler):
             run = self.hand.runs[0]
             count = min(skip, run.left)
             if self.unit:
-                self._lapsed_ns += run.at(run.i + count) - run.due if run.left > count else self.parts[0].time_of(count)
+                self.spilled += run.at(run.i + count) - run.due if run.left > count else self.parts[0].time_of(count)
             if self.calendar is not None:
                 self.back([of * count for of in run.amounts], run.due)
             self.hand.remove(count)
             skip -= count
-
-    @property
-    def spilled(self) -> int:
-        return self._lapsed_ns
 
     def _lapsed(self, permits: int, now: int) -> int:
         """How many slots, the first in hand, have lapsed for such a request.
@@ -362,7 +356,7 @@ class Pool(Scheduler):
             part.calendar.set_rate(rate, now)
             rate = part.calendar.rate
             self.parts = (Part(rate, rate.permits, part.calendar),)
-            self.look_at = None
+            self.max_permits, self.look_at = rate.permits, None
         self.rate = rate
 
     def shift(self, ns: int) -> None:
@@ -381,28 +375,18 @@ class Pool(Scheduler):
 
     # Looking.
 
-    def _estimate(self, need: Sequence[int], before: Sequence[int], usable: int, now: int) -> int:
-        """When a request is due for which there are not enough slots, with others ahead of it that need ``before``."""
-        at = max(now + self.answer_ns, self.look_at or now)
-        if self.unit:
-            need, before = (need[0],) * len(self.parts), (max(before[0] + need[0] - usable, 1) - need[0],) * len(self.parts)
-        for place, (own, ahead, part, level) in enumerate(zip(need, before, self.parts, self.levels, strict=True)):
-            if own and level is not None:
-                due = level.due(part, own, ahead, self.unit, now)
-                if due > at:
-                    at = due
-                    if not self.unit:
-                        self.waits_for = place
-        return at
+    def _dues(self, need: Sequence[int], before: Sequence[int], now: int) -> list[int]:
+        """By each dimension, when a request is due for which there are not enough slots, with others ahead of it that need ``before``."""
+        return [
+            now if level is None or not own else level.due(part, own, ahead, self.unit, now)
+            for own, ahead, part, level in zip(need, before, self.parts, self.levels, strict=True)
+        ]
 
     def last(self, permits: Permits, now: int) -> int | None:
         """The place of the dimension that is due last; None: all are due now."""
-        dues = [
-            now if level is None or not own else level.due(part, own, 0, self.unit, now)
-            for own, part, level in zip(self.need(permits), self.parts, self.levels, strict=True)
-        ]
-        latest = max(dues)
-        return dues.index(latest) if latest > now else None
+        need = self.need(permits)
+        dues = self._dues(need, [0] * len(need), now)
+        return dues.index(max(dues)) if max(dues) > now else None
 
     def _quotas(self) -> list[tuple[int, Rate]]:
         """The burst of each rate, of all processes together."""
@@ -410,15 +394,13 @@ class Pool(Scheduler):
 
     def _standings(self, now: int) -> list[tuple[int, int]]:
         """For each rate, the slots in hand that are due and those that the store had free when it answered last."""
-        return [self._standing(place, now) for place in range(len(self.parts))]
-
-    def _standing(self, place: int, now: int) -> tuple[int, int]:
-        part, level = self.parts[place], self.levels[place]
-        if self.outage == "open" or (level is None and not self.outage):
-            return part.burst, now
-        if self.outage in ("raise", "wait") or level is None:
-            return 0, NOBODY_KNOWS
-        return level.standing(part, self.available(now) if self.unit else 0, now)
+        full = [(part.burst, now) for part in self.parts]
+        if self.outage == "open" or (not self.outage and None in self.levels):
+            return full
+        if self.outage in ("raise", "wait"):
+            return [(0, NOBODY_KNOWS)] * len(full)
+        due, known = self.available(now) if self.unit else 0, zip(self.parts, self.levels, strict=True)
+        return [(0, NOBODY_KNOWS) if level is None else level.standing(part, due, now) for part, level in known]
 
     def available(self, now: int) -> int:
         """The number of slots in hand that are due."""
@@ -448,20 +430,8 @@ class Pool(Scheduler):
         """Whether nothing is in hand, on its way, or to be told."""
         return self.asked_at is None and not self.outage and not self.usable(1, now) and not any(self.corrections)
 
-    @property
-    def schedule(self) -> list[object]:
-        """By which limits that share slots are compared."""
-        return [(part.every_us, part.burst, part.calendar and part.calendar.described) for part in self.parts]
-
-    @property
-    def described(self) -> str:
-        """Its limits."""
-        if self.calendar is not None:
-            return self.calendar.described
-        return ", ".join([f"{part.rate}" if part.burst == 1 else f"{part.rate} burst {part.burst}" for part in self.parts])
-
     def __repr__(self) -> str:
-        return f"Pool({self.described}, in_hand={self.hand.count})"
+        return f"Pool({', '.join(map(str, self.parts))}, in_hand={self.hand.count})"
 
 
 def _size(permits: Permits) -> int:

@@ -12,13 +12,12 @@ from aiorate._events import Event
 from aiorate._loops.table import running_loop
 from aiorate._rate import NS_PER_SECOND, ns_to_seconds
 from aiorate._store.address import identity
-from aiorate._store.client import client_of
+from aiorate._store.client import Word, client_of, client_of_process
 from aiorate._store.exchange import Exchange
 from aiorate._store.failures import Refusal, said, said_by_server
-from aiorate._store.local import Local
 from aiorate._store.once import Once
 from aiorate._store.slots import check_pause
-from aiorate._store.word import Word
+from aiorate._store.twin import Local
 from aiorate._tree.limit import Provider
 
 if TYPE_CHECKING:
@@ -183,12 +182,7 @@ class StoreSession(Provider):
         if self.client is not None and not self.client.here:
             self._forget()
         if self.client is None:
-            if self._node.tree.threads:
-                from aiorate._store.thread import client_of_process
-
-                self.client = client_of_process(self._source)
-            else:
-                self.client = client_of(self._source, self.key)
+            self.client = client_of_process(self._source) if self._node.tree.threads else client_of(self._source, self.key)
             self._process = os.getpid()
             self._node.tree.add(self._node)
             self._check_alike()
@@ -196,17 +190,20 @@ class StoreSession(Provider):
 
     def _check_alike(self) -> None:
         """Tell the log if another limit of this name has other rates or bursts: all share one schedule, and each moves it by its own."""
-        place, mine = (identity(self._source), self.key, self._terms.kind), self._pool
+        place = identity(self._source), self.key, self._terms.kind
         other = _named.setdefault(place, self)
+        mine, its = [
+            [(part.every_us, part.burst, part.calendar and part.calendar.described) for part in each._pool.parts] for each in (self, other)
+        ]
         if other._closed or other._node.closed:
             _named[place] = self
-        elif mine.schedule != other._pool.schedule:
+        elif mine != its:
             _logger.warning(
                 "limiter %r: another limit of this name has %s, and this one %s. All of one name share one schedule, and each moves it by"
                 " its own rate: give both the same, or two names.",
                 self.key.partition(":")[2],
-                other._pool.described,
-                mine.described,
+                other._pool,
+                self._pool,
             )
 
     def question(self) -> Asked | None:

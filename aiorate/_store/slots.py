@@ -24,6 +24,11 @@ class Part(NamedTuple):
     burst: int
     calendar: CalendarWindow | None = None
 
+    def __str__(self) -> str:
+        if self.calendar is not None:
+            return self.calendar.described
+        return f"{self.rate}" if self.burst == 1 else f"{self.rate} burst {self.burst}"
+
     @property
     def every_us(self) -> float:
         """How far permits are apart, in us; 0: they are those of a window."""
