@@ -152,7 +152,7 @@ class _Meters:
 
         if instrument not in self._read:
             self._read = {"permits": [], "refusals": [], "waiting": []}
-            for series in list(_series.values()):
+            for series in filter(None, [of() for of in _series.valuerefs()]):
                 for (name, dimension), count in series.read(self).items():
                     self._read[name].append(Observation(count, series.attributes(dimension=dimension)))
         return self._read.pop(instrument, [])
