@@ -91,10 +91,10 @@ class Stored(Metered):
             check_ask("take()", permits, now, since)
         line, last, (unit, cost, full, most, num, den) = self.line, self._last, self._plan
         due, need = line.due, permits * cost
-        if since is None and not self._receipts and last is not None and last <= now and most == full and not asking and line.last is None:
-            if need <= now * unit - due + cost <= full:  # type: ignore[operator]  # it has begun
-                self._last, line.due = now, due + need  # type: ignore[operator]  # in half the time of what follows
-                return now
+        plain = since is None and not self._receipts and most == full and not asking and last is not None and last <= now
+        if plain and line.last is None and need <= now * unit - due + cost <= full:  # type: ignore[operator]  # it has begun
+            self._last, line.due = now, due + need  # type: ignore[operator]  # in half the time of what follows
+            return now
         if need > full:  # a bucket never grants it; from a pool it is granted when that is full, and the rest is owed
             check_ask("take()", permits, now, since, self.max_permits)
             need = full
