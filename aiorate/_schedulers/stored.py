@@ -90,14 +90,17 @@ class Stored(Metered):
         if type(now) is not int or type(permits) is not int or permits < 1 or (since is not None and type(since) is not int):
             check_ask("take()", permits, now, since)
         line, last, (unit, cost, full, most, num, den) = self.line, self._last, self._plan
-        due, need = line.due, permits * cost
-        plain = since is None and not self._receipts and most == full and not asking and last is not None and last <= now
-        if plain and line.last is None and need <= now * unit - due + cost <= full:  # type: ignore[operator]  # it has begun
-            self._last, line.due = now, due + need  # type: ignore[operator]  # in half the time of what follows
-            return now
+        due, spent = line.due, (need := permits * cost)
         if need > full:  # a bucket never grants it; from a pool it is granted when that is full, and the rest is owed
             check_ask("take()", permits, now, since, self.max_permits)
             need = full
+        plain = since is None and not self._receipts and most == full and not asking and last is not None and last <= now
+        if plain and line.last is None and (level := now * unit - due + cost) >= need:  # type: ignore[operator]  # it has begun
+            if level >= full + unit:
+                self._over += level - full
+                due += level - full  # type: ignore[operator]
+            self._last, line.due = now, due + spent  # type: ignore[operator]  # in half the time of what follows
+            return now
         over = self._over
         if last is None or line.last is not None:
             if last is None:
@@ -111,10 +114,8 @@ class Stored(Metered):
             level = last * unit - due + cost  # type: ignore[operator]  # it has begun
         else:
             level = since * unit - due + cost  # type: ignore[operator]
-            # At once: no request was waiting, so what does not fit overflows.
-            if level >= full + unit and most == full:
-                level, over, begun = full, over + level - full, since * unit - full + cost
-            elif not straight or level > full:
+            if level > full or not straight:
+                # At once: no request was waiting, so what does not fit overflows.
                 level, over = self._filled(level - (since - last) * unit, over, (since - last) * unit)
                 begun = since * unit - level + cost
             last = since
@@ -142,7 +143,7 @@ class Stored(Metered):
                     self._latest = now, permits, (due, self._over, self._last)
                 if not peaks or peaks[-1][0] != now or peaks[-1][1] < level:
                     self.note_level(now, level)
-            self._last, self._over, line.due = last, over, begun + permits * cost  # type: ignore[operator]
+            self._last, self._over, line.due = last, over, begun + spent  # type: ignore[operator]
         return at
 
     metered_take = take
