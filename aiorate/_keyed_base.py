@@ -12,7 +12,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 from logging import DEBUG, getLogger
-from threading import Condition, get_ident
+from threading import Condition, RLock, get_ident
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from weakref import ref
@@ -20,7 +20,6 @@ from weakref import ref
 from aiorate._base import Base
 from aiorate._errors import LimiterClosed, check_count, kind_of
 from aiorate._events import Event, emit
-from aiorate._lock import Lock
 from aiorate._options import check_on_wait, check_options, check_same_scope, check_scope
 from aiorate._rate import duration_to_ns
 from aiorate._tree.questions import is_rested
@@ -415,7 +414,7 @@ def _references() -> int:
     return sys.getrefcount(member)
 
 
-_lock = Lock()
+_lock = RLock()
 """Held while the keys of any change. It may be taken in a decision, so nobody who holds it asks for one."""
 _made = Condition(_lock)
 """Told when a key was made."""
@@ -428,7 +427,7 @@ _wanted: dict[int, tuple[Keyed[Any, Any], Any]] = {}
 def _after_fork() -> None:
     """Threads that were making keys are in the parent."""
     global _lock, _made
-    _lock = Lock()
+    _lock = RLock()
     _made = Condition(_lock)
     _making.clear()
     _wanted.clear()
