@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, ClassVar, Literal, NoReturn
 
     from aiorate._events import Event, Waited
+    from aiorate._feedback import Feedback, Left
     from aiorate._inside import Inside
     from aiorate._loops.loop import Clock
     from aiorate._rate import Duration
@@ -41,6 +42,8 @@ class Base:
     """The name of the class, for errors."""
     _blocks: ClassVar[bool] = False
     """Whether synchronous code may wait for it, whatever its scope."""
+    _heed: Callable[[Feedback, Left], None] | None = None
+    """Heeds a quota of a server's feedback; None: the limit heeds those of requests."""
 
     def __init__(
         self,
@@ -125,6 +128,20 @@ class Base:
     def resume(self) -> None:
         """End a pause now, whoever began it."""
         self._change(changes.resume, self._node)
+
+    def observe(self, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
+        """Apply what a server's response said about the limit, as `aiorate.http.read_feedback` reads it. None does nothing.
+
+        A refusal pauses it. A quota limits what is let through until it is reset; of a `Budget`, the dimension of its name or, if there is
+        none, of its unit. A server can only make it slower than you made it.
+
+        Args:
+            feedback: What the response said.
+            jitter: Make a pause longer by a random part of this many seconds, so that many clients do not come back together.
+        """
+        if feedback is not None:
+            heed = None if self._heed is None else partial(self._heed, feedback)
+            self._change(changes.observe, self._node, feedback, duration_to_ns(jitter, "observe(jitter)"), heed)
 
     async def aclose(self) -> None:
         """Close it. Callers in the queue get `LimiterClosed`, and no task or timer is left when this returns.

@@ -174,21 +174,6 @@ class Budget(Base):
         self._told += (what,) if news else ()
         return news
 
-    # Changing, for those in line too.
-
-    def observe(self, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
-        """Apply what a server's response said about the limits; None does nothing.
-
-        A refusal pauses the whole budget. A quota lowers the dimension of its name or, if there is none, of its unit.
-
-        Args:
-            feedback: What the response said, as `aiorate.http.read_feedback` reads it.
-            jitter: Make a pause longer by a random part of this many seconds.
-        """
-        if feedback is not None:
-            extra = duration_to_ns(jitter, "observe(jitter)")
-            self._change(changes.observe, self._node, feedback, extra, partial(self._heed, feedback))
-
     def _heed(self, feedback: Feedback, quota: Left) -> None:
         """Lower the dimension that has the quota's name or unit. Logs once for each dimension that a quota has nearly its name."""
         name, told = quota.name, {each.name for each in feedback.quotas}

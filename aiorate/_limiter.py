@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypeVar
 
     from aiorate._events import Event, Waited
-    from aiorate._feedback import Feedback
     from aiorate._loops.loop import Clock
     from aiorate._options import Limits
     from aiorate._rate import Duration, Number
@@ -268,19 +267,6 @@ class Limiter(Base, Block[float]):
         Waiting requests that are now larger than the limiter can ever grant fail with a ValueError.
         """
         self._change(changes.set_rate, self._node, rate, member)
-
-    def observe(self, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
-        """Apply what a server's response said about the limit, as `aiorate.http.read_feedback` reads it. None does nothing.
-
-        A refusal pauses the limiter. A quota limits what is let through until it is reset. A server can only make a limiter slower than you
-        made it.
-
-        Args:
-            feedback: What the response said.
-            jitter: Make a pause longer by a random part of this many seconds, so that many clients do not come back together.
-        """
-        if feedback is not None:
-            self._change(changes.observe, self._node, feedback, duration_to_ns(jitter, "observe(jitter)"))
 
     def refund(self, permits: int) -> None:
         """Give back permits that you did not use. Callers in the queue may move up.
