@@ -94,8 +94,8 @@ class Keyed(Generic[K, V]):
 
     # For subclasses.
 
-    def _member(self, key: K, made: object) -> object:
-        """The member that the factory ``made``. Raises TypeError and ValueError if that is none."""
+    def _member(self, key: K, made: object, shared: V | None) -> object:
+        """The member that the factory ``made``, and that will share that one. Raises TypeError and ValueError if that is none."""
         return made
 
     def _check_shared(self, what: str, shared: object) -> V:
@@ -311,7 +311,7 @@ class Keyed(Generic[K, V]):
             shared = None if given is None else self._check_shared(f"{self._NAME}(shared) for {key!r}", given)
         made = self._call("the factory", self._factory, key)
         try:
-            member = self._member(key, made)
+            member = self._member(key, made, shared)
             if not isinstance(member, self._KIND):
                 raise TypeError
             if member is shared:
