@@ -76,7 +76,7 @@ class RedisLimiter(Limiter):
         scope: Literal["loop", "process"] = "loop",
     ) -> None:
         if scope != "loop":
-            check_scope("RedisLimiter", scope, " The limit is that of all processes either way.")
+            check_scope("RedisLimiter", scope)
         check_source(client_or_url, alone=scope != "loop")
         check_name("RedisLimiter", name)
         parts = parts_of("RedisLimiter", rate, burst, lease)
