@@ -1,6 +1,7 @@
 """Several limits that a call uses by different amounts: requests and tokens per minute. Reserve an estimate, settle the actual use.
 
-A `Budget` has the dimensions, and a `Lease` is what one call has reserved of it. A third of this file documents the public calls.
+A `Budget` has the dimensions, a `Lease` is what one call has reserved of it, and a `KeyedBudget` has a budget for each key. A third of this
+file documents the public calls.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from functools import partial
 from itertools import repeat
 from logging import getLogger
 from operator import itemgetter, methodcaller
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from aiorate._base import Base
 from aiorate._block import Block
 from aiorate._errors import LimiterClosed, called, check_count, kind_of
 from aiorate._events import Event
+from aiorate._keyed_base import Keyed
 from aiorate._limiter import Limiter
 from aiorate._options import check_unshared, strategy_of
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
@@ -26,7 +28,7 @@ from aiorate._tree.questions import available
 from aiorate._tree.refusals import Refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator
+    from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
     from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
     OnError = Literal["keep", "refund"]
 
+
+K = TypeVar("K", bound="Hashable")
 
 _logger = getLogger("aiorate")
 
@@ -401,6 +405,54 @@ class Lease(Block["Lease"]):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Lease cannot be copied or pickled: the copy would give the same permits back again. Share it.")
+
+
+class KeyedBudget(Keyed[K, Budget]):
+    """A budget for each key: for each user, team or account.
+
+    Your function returns the `Budget` of a key, and is called the first time the key is seen. Keys are dropped when they are unused, as by
+    a `KeyedLimiter`.
+
+    Args:
+        factory: A function of the key that returns its `Budget`.
+        shared: A `Budget` that all keys go through as well, or a function of the key that returns one, or None. Amounts are taken from
+            both, by the names of the dimensions.
+        max_keys: How many keys to keep, as far as unused ones can be dropped.
+        idle: How many seconds to keep a key after its last use, or a timedelta, instead of counting the uses of others.
+        name: Shown in logs, metrics and ``repr()``, for all keys.
+        on_event: Called with an `Event` when a key is dropped.
+        on_wait: Called with a `Waited` after each wait for any key; see `watch`.
+        scope: ``"loop"`` or ``"process"``, as for a `Limiter`.
+    """
+
+    _KIND = Budget
+    _NAME = "KeyedBudget"
+    _WANTED = "a Budget, such as Budget(requests='500/min')"
+
+    def __init__(
+        self,
+        factory: Callable[[K], Budget],
+        *,
+        shared: Budget | Callable[[K], Budget | None] | None = None,
+        max_keys: int = 100_000,
+        idle: Duration | None = None,
+        name: str | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        on_wait: Callable[[Waited], object] | None = None,
+        scope: Literal["loop", "process"] = "loop",
+    ) -> None:
+        super().__init__(factory, shared, max_keys, idle, name, on_event, on_wait, scope)
+
+    # Asking.
+
+    def reserve(self, key: K, /, *, max_wait: Duration | None = None, on_error: OnError | None = None, **amounts: int) -> Lease:
+        """Reserve amounts for a key, of its budget and of those it shares; see `Budget.reserve`."""
+        return self[key].reserve(max_wait=max_wait, on_error=on_error, **amounts)
+
+    def observe(self, key: K, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
+        """Apply what a server's response said about a key; see `Budget.observe`. Only that key is paused."""
+        if feedback is not None and not self._closed:
+            self[key].observe(feedback, jitter=jitter)
 
 
 _LIMITER = "the dimension {!r} is a shared Limiter. Make it a dimension of the shared budget instead."

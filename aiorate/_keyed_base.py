@@ -343,28 +343,24 @@ class Keyed(Generic[K, V]):
 
     def _look(self, most: int, room: int = 0) -> None:
         """Drop the keys that were unused for longest: at most so many, and up to the first that stays. Make ``room`` for more."""
-        while most and self._drop_oldest(self._max_keys - room):
-            most -= 1
-
-    def _drop_oldest(self, keep: int) -> bool:
-        with _lock:
-            if not self._kept:
-                return False
-            key = next(iter(self._kept))
-            node = self._kept[key]._node
-        try:
-            now = node.read() if self._now < 0 else self._now
-        except Exception:  # of a clock: a caller of that key sees it, not callers of others
-            now = node.used
-        if len(self._kept) <= keep and now - node.used <= (self._idle or _UNUSED):
-            return False
-        dropped = self._evict(key)
-        if not dropped:  # what it owes, it will owe for a while
+        for _ in range(most):
             with _lock:
-                if key in self._kept:
-                    self._kept.move_to_end(key)
-            node.used = now
-        return dropped
+                if not self._kept:
+                    return
+                key = next(iter(self._kept))
+                node = self._kept[key]._node
+            try:
+                now = node.read() if self._now < 0 else self._now
+            except Exception:  # of a clock: a caller of that key sees it, not callers of others
+                now = node.used
+            if len(self._kept) + room <= self._max_keys and now - node.used <= (self._idle or _UNUSED):
+                return
+            if not self._evict(key):  # what it owes, it will owe for a while
+                with _lock:
+                    if key in self._kept:
+                        self._kept.move_to_end(key)
+                node.used = now
+                return
 
     def _evict(self, key: K) -> bool:
         """Drop the key if it owes nothing and nobody holds what is kept for it."""

@@ -15,8 +15,8 @@ from aiorate._schedulers.places import Places
 from aiorate._tree import changes
 
 if TYPE_CHECKING:
+    from aiorate._budget import KeyedBudget
     from aiorate._keyed import KeyedLimiter
-    from aiorate._keyed_budget import KeyedBudget
     from aiorate._loops.loop import ReadClock
     from aiorate._tree.node import Node
 
