@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiorate._schedulers.all_of import AllOf
 from aiorate._schedulers.amounts import Amounts, tick
@@ -41,9 +41,10 @@ class Dimensions(AllOf):
 
     def available_of(self, name: str, now: int) -> int:
         """How much of that dimension is available."""
-        return self._permitted[self.names.index(name)].available(now)
+        available: int = self._permitted[self.names.index(name)].available(now)
+        return available
 
-    def _shares(self, permits: Permits) -> list[tuple[Scheduler | ServerQuotas, int]]:
+    def _shares(self, permits: Permits) -> list[tuple[Any, int]]:
         """The dimensions of which it takes more than 0. Others, of limits above, come after them."""
         assert isinstance(permits, Amounts)
         return [(part, amount) for part, amount in zip(self._permitted, permits.of, strict=False) if amount]

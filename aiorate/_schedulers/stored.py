@@ -155,7 +155,10 @@ class Stored(Metered):
             return at
         (last, level, over), (unit, cost, full, *_) = self._level(now), self._plan
         need = ahead * cost + min(permits * cost, full)
-        return max(at, last + ceil_div(self._fresh_for(level, over, need), unit) if need > level else last)
+        if need <= level:
+            return max(at, last)
+        # What returns is rounded in each step, by less than a nanosecond in all, and the answer is never too late.
+        return max(at, last + ceil_div(self._fresh_for(level, over, need), unit) - (full < self._plan[3]))
 
     def _filled(self, level: int, over: int, fresh: int) -> tuple[int, int]:
         """The level and the overflow after ``fresh`` units that come one by one, none of them used."""

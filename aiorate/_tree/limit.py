@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aiorate._loops.loop import Loop, ReadClock, Ticket, Waker
     from aiorate._meter import Meter
-    from aiorate._schedulers.amounts import AnyQuotas, AnyScheduler, Permits
+    from aiorate._schedulers.amounts import AnyScheduler, Permits
     from aiorate._tree.counters import Counters
     from aiorate._tree.fair_queue import Flow
     from aiorate._tree.line import Line
@@ -107,7 +107,7 @@ class Source(Protocol):
     returnable: int
     since: int
 
-    permitted: AnyScheduler | AnyQuotas
+    permitted: AnyScheduler
 
     @property
     def meter(self) -> Meter: ...
