@@ -4,7 +4,254 @@
 >>> await limiter.acquire()       # or: async with limiter: ...
 """
 
-from aiorate._store.budget import RedisBudget
-from aiorate._store.limiter import RedisLimiter
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from aiorate._budget import Budget, check_names
+from aiorate._limiter import Limiter
+from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
+from aiorate._store.budget import Booked, limit_of
+from aiorate._store.options import parts_of, terms_of
+from aiorate._store.pool import Pool
+from aiorate._store.session import StoreSession
+from aiorate._tree.refusals import ACQUIRE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, Literal
+
+    from aiorate._events import Event, Waited
+    from aiorate._loops.loop import Clock
+    from aiorate._options import Limits
+    from aiorate._rate import Duration, Number, Rate
+    from aiorate._schedulers.amounts import Amounts
+    from aiorate._schedulers.dimensions import Dimensions
+    from aiorate._schedulers.token_bucket import TokenBucket
+    from aiorate._spec import RateSpec
+    from aiorate._store.options import OneLimit
+    from aiorate._tree.limit import Taken
 
 __all__ = ["RedisBudget", "RedisLimiter"]
+
+
+class RedisLimiter(Limiter):
+    """One limit for all processes that use the same name, through Redis or Valkey.
+
+    It has all the calls of a `Limiter`. `pause`, `observe` and `resume` reach all processes. The store assigns time slots by its own
+    clock: with rate R and burst b, all processes together are granted at most ``b + R * (w + max(slack, lease, 0.5 / R))`` in any window
+    of w seconds, plus as much as answers take longer to one process than to another. If requests are for several permits, add the largest
+    one per process.
+
+    Args:
+        client_or_url: A URL such as ``redis://localhost``, or an asyncio client of redis-py or valkey-py, which is never closed. It
+            lends its settings to a connection of aiorate's own; only that of a cluster is used itself.
+        name: Processes with the same name share the limit. The key in the store is ``aiorate:{name}``.
+        rate: A rate, ``TokenBucket("10/s", burst=20)``, a list of these, or a ``CalendarWindow("1000/day", "Europe/Berlin")`` alone.
+        burst: How many permits at once, for a rate; 1 by default.
+        lease: How many seconds ahead a process books what it is going to use. Callers then hardly ever wait for the store, and
+            `try_acquire` works. 0 by default.
+        horizon: How many seconds ahead all processes together aim to book.
+        slack: How many seconds late a slot may be used, 0.001 or more.
+        on_unavailable: What happens while the store is down: ``"raise"`` `EngineUnavailable`, ``"wait"``, ``"local"`` for a limit of this
+            process alone, or ``"open"`` for no limit. A store that refuses, because of a wrong password for example, always raises.
+        local_share: With ``"local"``, this process's share of the rate, above 0 and at most 1.
+        grace: How many seconds an outage may take before ``on_unavailable`` applies.
+        scope: ``"process"`` for threads, synchronous code, trio and several event loops. Not for clusters.
+
+    The other arguments are those of `Limiter`. Durations may be timedeltas.
+    """
+
+    __slots__ = ("_session",)
+
+    def __init__(
+        self,
+        client_or_url: Any,
+        name: str,
+        rate: OneLimit | Sequence[OneLimit],
+        *,
+        burst: int | None = None,
+        lease: Duration = 0.0,
+        horizon: Duration = 0.02,
+        slack: Duration = 0.005,
+        on_unavailable: Literal["raise", "wait", "local", "open"] = "raise",
+        local_share: Number | None = None,
+        grace: Duration = 1.0,
+        max_waiting: int | None = None,
+        precise: bool = False,
+        clock: Clock | None = None,
+        max_concurrency: int | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        on_wait: Callable[[Waited], object] | None = None,
+        scope: Literal["loop", "process"] = "loop",
+    ) -> None:
+        parts = parts_of("RedisLimiter", rate, burst, lease)
+        kind = "limiter" if parts[0].calendar is None else "window"
+        outage = on_unavailable, local_share, grace
+        terms = terms_of("RedisLimiter", "acquire()", kind, client_or_url, name, scope, horizon, lease, slack, *outage)
+        pool = Pool(parts, kind == "limiter", terms.late)
+        super().__init__(
+            pool,
+            catch_up=ns_to_seconds(terms.late),
+            max_waiting=max_waiting,
+            precise=precise,
+            clock=clock,
+            name=name,
+            max_concurrency=max_concurrency,
+            on_event=on_event,
+            on_wait=on_wait,
+            scope=scope,
+        )
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, pool, terms, ACQUIRE)
+
+    @property
+    def key(self) -> str:
+        """The key in the store."""
+        return self._session.key
+
+    async def acquire(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
+        """Wait until it is your turn, and take the permits; see `Limiter.acquire`.
+
+        With ``max_wait=0``, or less than an answer of the store takes, the store is asked once, and grants what is due now.
+        """
+        if max_wait is not None:
+            limit = duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
+            if self._session.once.serves(limit):
+                self._check("acquire()", permits)
+                return ns_to_seconds((await self._session.once.take(permits, limit))[0])
+        return await super().acquire(permits, max_wait=max_wait)
+
+    def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
+        """As `Limiter.acquire_blocking`. A short ``max_wait`` is as in `acquire`: with 0, the store is asked once."""
+        if max_wait is not None:
+            limit = duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
+            if self._session.once.serves(limit):
+                self._check("acquire_blocking()", permits)
+                return ns_to_seconds(self._session.once.take_blocking(permits, limit)[0])
+        return super().acquire_blocking(permits, max_wait=max_wait)
+
+    def try_acquire(self, permits: int = 1) -> bool:
+        """Take the permits if this process has them at hand, without waiting and without asking the store.
+
+        Raises:
+            RuntimeError: The limiter has no ``lease``, so it would never have permits at hand.
+        """
+        if self._session.on_demand:
+            raise RuntimeError(
+                "try_acquire(): without a lease this process holds no permits of the store, and every call would be refused. Either"
+                " await acquire(max_wait=0), which asks the store once and raises WaitTooLong if nothing is due, or make the limiter"
+                " with a lease, such as RedisLimiter(..., lease=0.05), and permits are booked ahead."
+            )
+        return super().try_acquire(permits)
+
+    def reset(self) -> None:
+        """Raises RuntimeError: other processes share the limit and remember it. Use another name."""
+        self._node.scheduler.reset(0)
+
+    def apply(self, spec: RateSpec | str) -> None:
+        super().apply(spec)
+        if not self._node.closed:
+            self._node.tree.run(self._session.reopen)
+
+    async def aclose(self) -> None:
+        """Close the limiter, and give back to the store what it had booked. Callers in the queue get `LimiterClosed`.
+
+        Synchronous code writes ``asyncio.run(limiter.aclose())`` for a limiter with ``scope="process"``.
+        """
+        await super().aclose()
+        await self._session.aclose()
+
+
+class RedisBudget(Budget):
+    """One budget for all processes that use the same name, through Redis or Valkey.
+
+    It has all the calls of a `Budget`. A dimension is a rate or a `TokenBucket`. Of a rate nothing is saved up: an amount of any size is
+    granted, and later ones wait until it has been paid for. A bucket starts full, and larger amounts are lowered to its burst.
+
+    The store books reservations by its own clock. With the rate R of a dimension, the largest amount n and the burst b (of a rate: n), all
+    processes together reserve at most ``b + R * (w + max(slack, lease, 0.5 * n / R))`` in any window of w seconds, apart from what comes
+    back.
+
+    Args:
+        client_or_url: See `RedisLimiter`.
+        name: Processes with the same name share the budget. The key in the store is ``aiorate:{name}``.
+        shared: A Budget or RedisBudget to take from as well, by the names of the dimensions.
+        lease: How many seconds late a booking may be used; the longer of this and ``slack`` counts.
+        horizon: How many seconds ahead all processes together aim to book at most.
+        slack: How many seconds late a booking may be used, 0.001 or more.
+        on_unavailable: See `RedisLimiter`; the same for ``local_share``, ``grace`` and ``scope``.
+        **dimensions: The limits, by name: rates or buckets.
+
+    The other arguments are those of `Budget`. Durations may be timedeltas.
+    """
+
+    __slots__ = ("_booked", "_late", "_limits", "_session")
+
+    def __init__(
+        self,
+        client_or_url: Any,
+        name: str,
+        *,
+        shared: Budget | None = None,
+        lease: Duration = 0.0,
+        horizon: Duration = 2.0,
+        slack: Duration = 0.005,
+        on_unavailable: Literal["raise", "wait", "local", "open"] = "raise",
+        local_share: Number | None = None,
+        grace: Duration = 1.0,
+        on_error: Literal["keep", "refund"] = "keep",
+        max_waiting: int | None = None,
+        clock: Clock | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        on_wait: Callable[[Waited], object] | None = None,
+        scope: Literal["loop", "process"] = "loop",
+        **dimensions: TokenBucket | Rate | str | Number,
+    ) -> None:
+        check_names("RedisBudget", dimensions)
+        kind, outage = "budget:" + ",".join(map(quote, dimensions)), (on_unavailable, local_share, grace)
+        terms = terms_of("RedisBudget", "reserve()", kind, client_or_url, name, scope, horizon, lease, slack, *outage)
+        self._late = terms.late
+        self._limits = {dimension: limit_of(f"RedisBudget({dimension})", limit) for dimension, limit in dimensions.items()}
+        super().__init__(
+            shared=shared,
+            on_error=on_error,
+            max_waiting=max_waiting,
+            catch_up=ns_to_seconds(terms.late),
+            clock=clock,
+            name=name,
+            on_event=on_event,
+            on_wait=on_wait,
+            scope=scope,
+            **dimensions,
+        )
+        key, pool, terms = f"aiorate:{name}", self._booked.pool, terms._replace(lease=0)
+        self._session = StoreSession(client_or_url, key, self._node, pool, terms, self._refusals)
+        if shared is not None:
+            self._session.shared()
+
+    def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
+        self._booked = Booked(self._limits, self._late)
+        return self._booked
+
+    @property
+    def key(self) -> str:
+        """The key in the store."""
+        return self._session.key
+
+    async def _enter(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
+        """As `Budget._enter`. A ``limit`` of 0, or shorter than an answer of the store takes, asks the store once."""
+        if limit is None or not self._session.once.serves(limit):
+            return await super()._enter(amounts, limit)
+        return await self._session.once.take(amounts, limit)
+
+    def _enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
+        """As `Budget._enter_blocking`. A short ``limit`` is as in `_enter`."""
+        if limit is None or not self._session.once.serves(limit):
+            return super()._enter_blocking(amounts, limit)
+        return self._session.once.take_blocking(amounts, limit)
+
+    async def aclose(self) -> None:
+        """Close the budget, and give back to the store what it had booked. Callers in the queue get `LimiterClosed`."""
+        await super().aclose()
+        await self._session.aclose()

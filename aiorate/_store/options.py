@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate._errors import kind_of
 from aiorate._limiter import Limiter
-from aiorate._options import each_of, is_list
+from aiorate._options import check_scope, each_of, is_list
 from aiorate._rate import Rate, duration_to_ns, exact
 from aiorate._schedulers.calendar_window import CalendarWindow
 from aiorate._schedulers.interface import Scheduler, check_permits
 from aiorate._schedulers.token_bucket import TokenBucket
+from aiorate._store.address import check_source
 from aiorate._store.slots import Part, check_memory
 
 if TYPE_CHECKING:
@@ -78,16 +79,22 @@ def check_name(call: str, name: object) -> None:
 
 def terms_of(
     call: str,
+    method: str,
     kind: str,
+    source: object,
+    name: object,
+    scope: object,
     horizon: Duration,
     lease: Duration,
     slack: Duration,
     policy: str,
     share: Number | None,
     grace: Duration,
-    method: str,
 ) -> Terms:
     """The terms of these options. Raises TypeError and ValueError for wrong ones."""
+    check_scope(call, scope)
+    check_source(source, alone=scope == "process")
+    check_name(call, name)
     late, leased = duration_to_ns(slack, f"{call}(slack)"), duration_to_ns(lease, f"{call}(lease)")
     if max(late, leased) < _SHORTEST_SLACK_NS:
         raise ValueError(

@@ -124,6 +124,10 @@ class Pool(Scheduler):
     def run(self, n: int, place: int, starts: list[float], need: tuple[int, ...], parts: Sequence[Part], now: int) -> Run:
         """Slots that begin so many us after ``now``: the first of them, and by each rate."""
         first, *times = [now + ceil(us * _US) for us in starts]
+        if len(parts) == 1:  # as most have
+            rate = parts[0].rate
+            step = rate.permits, rate.period_ns * need[0]
+            return Run((1,) if self.unit else need, n, first, times, (step,), self.late_of(need), place - 1, 0)
         paced = [(at, of, j) for j, (at, of) in enumerate(zip(times, need, strict=True)) if of]
         steps = [(parts[j].rate.permits, parts[j].rate.period_ns * of) for _, of, j in paced]
         slowest = max(paced, key=lambda each: parts[each[2]].time_of(each[1]))[2]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from logging import getLogger
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 from aiorate._errors import EngineUnavailable
 from aiorate._events import Event
 from aiorate._loops.table import running_loop
 from aiorate._rate import NS_PER_SECOND, ns_to_seconds
-from aiorate._store.address import identity
 from aiorate._store.client import Word, client_of, client_of_process
 from aiorate._store.exchange import Exchange
 from aiorate._store.failures import Refusal, said, said_by_server
@@ -32,10 +29,7 @@ if TYPE_CHECKING:
     from aiorate._tree.refusals import Refusals
 
 
-_logger = getLogger("aiorate")
-
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
-_RETURNS = 12  # the store hears of this many at once, whatever is in hand
 _FLUSH_NS = NS_PER_SECOND // 20  # after which the store hears what came back, if no question is to be expected
 _RECHECK_NS = NS_PER_SECOND  # how often a process in which a request waits asks whether a pause goes on
 
@@ -64,7 +58,6 @@ class StoreSession(Provider):
         self._cause: BaseException | None = None  # of the last one
         self._degraded: bool = False  # whether that has gone on for longer than the grace
         self._local: Local | None = None  # the store meanwhile, by the policy "local"
-        self._returns: int = 0  # since a question told of them
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._timer: Handle | None = None
         self._timer_at: int = 0
@@ -96,8 +89,7 @@ class StoreSession(Provider):
 
     def corrected(self, at_once: bool) -> None:
         """The store has something to hear: permits that were used without slots, or that come back."""
-        self._returns += 1
-        if at_once or (self._returns == _RETURNS and self._pool.asked_at is None):
+        if at_once:
             self._tell()
         else:
             self._later(_FLUSH_NS)
@@ -132,12 +124,6 @@ class StoreSession(Provider):
     def shared(self) -> None:
         """The first in line keeps its slots while another limit is asked after this one."""
         self._pool.patient = True
-
-    def dismissed(self) -> None:
-        client = self.client
-        if client is not None and client.here:
-            client.release(self)  # which ends with those that are left, before this one is collected
-            self._forget()
 
     def moved(self) -> None:
         """The event loop is gone, another one is used, which may have asked already, or this is a child process."""
@@ -185,26 +171,7 @@ class StoreSession(Provider):
             self.client = client_of_process(self._source) if self._node.tree.threads else client_of(self._source, self.key)
             self._process = os.getpid()
             self._node.tree.add(self._node)
-            self._check_alike()
         self.client.wake(self)
-
-    def _check_alike(self) -> None:
-        """Tell the log if another limit of this name has other rates or bursts: all share one schedule, and each moves it by its own."""
-        place = identity(self._source), self.key, self._terms.kind
-        other = _named.setdefault(place, self)
-        mine, its = [
-            [(part.every_us, part.burst, part.calendar and part.calendar.described) for part in each._pool.parts] for each in (self, other)
-        ]
-        if other._closed or other._node.closed:
-            _named[place] = self
-        elif mine != its:
-            _logger.warning(
-                "limiter %r: another limit of this name has %s, and this one %s. All of one name share one schedule, and each moves it by"
-                " its own rate: give both the same, or two names.",
-                self.key.partition(":")[2],
-                other._pool,
-                self._pool,
-            )
 
     def question(self) -> Asked | None:
         """What to ask now; None: nothing."""
@@ -220,7 +187,6 @@ class StoreSession(Provider):
         if words is None:
             self._nothing_to_ask()
             return None
-        self._returns = 0
         return self.key.encode(), words  # whatever encoding the client has
 
     def _nothing_to_ask(self) -> None:
@@ -406,7 +372,3 @@ class StoreSession(Provider):
         returned, self._returned = self._returned, None
         for told in returned or ():
             told.tell()
-
-
-_named: WeakValueDictionary[tuple[object, str, str], StoreSession] = WeakValueDictionary()
-"""Of each client or URL, each name and each kind, one limit of this process."""

@@ -135,20 +135,6 @@ async def test_the_encoding_of_a_client_does_not_matter(store: RealServer) -> No
         await source.aclose()
 
 
-@one_loop
-async def test_two_rates_under_one_name_are_logged_once(store: RealServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Each limiter assigned slots by its own rate, with no warning."""
-    same = [RedisLimiter(store.url, "same", "1000/s", burst=3) for _ in range(2)]
-    limiters = [*same, *(RedisLimiter(store.url, "x", rate) for rate in ("1000/s", "2000/s"))]
-    for limiter in limiters:
-        await limiter.acquire()
-        await limiter.acquire()
-
-    assert ["limiter 'x'"] == [record.getMessage().partition(":")[0] for record in caplog.records if record.name == "aiorate"]
-    for limiter in limiters:
-        await limiter.aclose()
-
-
 @pytest.mark.asyncio(loop_factories=["virtual"])
 async def test_a_key_that_another_release_wrote_delays_no_other(store: RealServer) -> None:
     """During an upgrade. It is refused, whatever the policy."""
