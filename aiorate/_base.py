@@ -91,7 +91,7 @@ class Base:
     def _wait_now(self, permits: Permits) -> float:
         """How many seconds a request made now would wait."""
         node = self._node
-        wait = node.tree.run(lambda: wait_for(node, permits, node.look_now()))
+        wait = node.tree.run(lambda: wait_for(node, permits, node.informed()))
         return float("inf") if wait is None or node.shut else ns_to_seconds(wait)
 
     @property

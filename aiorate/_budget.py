@@ -232,7 +232,7 @@ class Budget(Base):
         limits, least = [*_limits(self._node)], []
         last = max(number for number, (name, _, _) in enumerate(limits) if name == place)
         for name, node, limit in limits[: last + 1]:  # a reservation of it takes nothing of those after them
-            now, dimensions = node.look_now(), node.scheduler
+            now, dimensions = node.informed(), node.scheduler
             if node is not limit and (node.closed or node.held_at is not None or node.line):
                 return 0
             if name == place:

@@ -59,7 +59,7 @@ class Statistics:
 
 def snapshot(node: Node, places: Node | None = None) -> Statistics:
     """The counters as they are now. ``places`` is the line of requests that wait for a place."""
-    node.look_now()
+    node.informed()
     counters = node.counters
     paused_until = None if node.paused_until is None else ns_to_seconds(node.paused_until)
     next_at: float | None = None

@@ -408,6 +408,12 @@ class Node(Supply):
         self.open_meter()
         return now
 
+    def informed(self) -> int:
+        """As `look_now`, for those who ask what is left."""
+        self.look_now()
+        self.provider.look()
+        return self.look_now()
+
     def look_from_top(self) -> None:
         """Grant all that is due, first in the limits above."""
         if self.above is not None:
@@ -440,6 +446,7 @@ class Node(Supply):
         self.look_now()
         self.closed = True
         self.fail(error)
+        self.provider.closed()
 
     def disband(self, forked: bool) -> None:
         """The loop is no longer used: every request in line fails, if its loop can still wake it."""
