@@ -44,9 +44,7 @@ __all__ = ["FileBudget", "FileLimiter"]
 D = TypeVar("D", Limiter, Budget)
 
 
-def _limiter(
-    file: StoreFile, rate: OneLimit | Sequence[OneLimit], burst: int | Sequence[int] | None, ahead: int, name: str, /, **options: Any
-) -> Limiter:
+def _limiter(file: StoreFile, rate: OneLimit | Sequence[OneLimit], burst: int | None, ahead: int, name: str, /, **options: Any) -> Limiter:
     """A desk of a limiter."""
     parts, late = parts_of("FileLimiter", rate, burst, ahead), max(SLACK_NS, ahead)
     kind = "limiter" if parts[0].calendar is None else "window"

@@ -408,12 +408,6 @@ class Node(Supply):
         self.open_meter()
         return now
 
-    def informed(self) -> int:
-        """As `look_now`, for those who ask what is left."""
-        self.look_now()
-        self.provider.look()
-        return self.look_now()
-
     def look_from_top(self) -> None:
         """Grant all that is due, first in the limits above."""
         if self.above is not None:
