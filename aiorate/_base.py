@@ -10,7 +10,7 @@ from aiorate._options import check_on_wait, check_options, check_same_scope, che
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._tree import changes
 from aiorate._tree.node import Node
-from aiorate._tree.questions import wait_for
+from aiorate._tree.questions import informed, wait_for
 from aiorate._tree.refusals import ACQUIRE, MaxWaiting
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Base:
     def _wait_now(self, permits: Permits) -> float:
         """How many seconds a request made now would wait."""
         node = self._node
-        wait = node.tree.run(lambda: wait_for(node, permits, node.look_now()))
+        wait = node.tree.run(lambda: wait_for(node, permits, informed(node)))
         return float("inf") if wait is None or node.shut else ns_to_seconds(wait)
 
     @property

@@ -24,7 +24,7 @@ from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._tree import changes
 from aiorate._tree.limit import credit, hold, kept, undo
-from aiorate._tree.questions import available
+from aiorate._tree.questions import available, informed
 from aiorate._tree.refusals import Refusals
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class Budget(Base):
         limits, least = [*_limits(self._node)], []
         last = max(number for number, (name, _, _) in enumerate(limits) if name == place)
         for name, node, limit in limits[: last + 1]:  # a reservation of it takes nothing of those after them
-            now, dimensions = node.look_now(), node.scheduler
+            now, dimensions = informed(node), node.scheduler
             if node is not limit and (node.closed or node.held_at is not None or node.line):
                 return 0
             if name == place:

@@ -73,6 +73,12 @@ class Provider:
     def held_up(self) -> None:
         """A request waits for the end of a pause."""
 
+    def look(self) -> None:
+        """Somebody is about to be told what is left: learn it, if that takes no time."""
+
+    def closed(self) -> None:
+        """The limiter was closed."""
+
     def moved(self) -> None:
         """The event loop is gone, or another one is used."""
 
