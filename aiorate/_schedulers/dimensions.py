@@ -95,13 +95,13 @@ class Dimensions(AllOf):
             elif amount < 0:
                 part.give_back(-amount, now, taken)
 
-    def cap(self, name: str, quota: str, left: int, size: int, ns: int, now: int, at: int, error: int = 0) -> None:
+    def cap(self, name: str, quota: str, left: int, size: int, ns: int, now: int, at: int, error: int, in_flight: int) -> None:
         """Heed what a server said is left of that dimension in a ``quota``; see `ServerQuotas.heed`."""
         place = self.names.index(name)
         told = self._permitted[place]
         if not isinstance(told, ServerQuotas) or told.ended(now):
             told = ServerQuotas(self.members[place])
-        if told.heed(quota, left, size, ns, now, at, error):
+        if told.heed(quota, left, size, ns, now, at, error, in_flight):
             self._permitted = (*self._permitted[:place], told, *self._permitted[place + 1 :])
 
     def reset(self, now: int) -> None:

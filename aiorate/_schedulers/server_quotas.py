@@ -103,14 +103,14 @@ class _Bucket(_Quota):
 
     __slots__ = ("_at", "_earlier", "_full_in", "_gain", "_known", "_level", "_most", "_recent", "_since", "_size")
 
-    def __init__(self, left: int, size: int, full_in: int, now: int, at: int) -> None:
+    def __init__(self, left: int, size: int, full_in: int, now: int, at: int, in_flight: int) -> None:
         self._at = self._since = at
-        self._level = left * full_in
+        self._level = (left - in_flight) * full_in
         self._recent = self._earlier = 0  # permits granted since `_since`, and in an equal time before it
         self._known = at + _ON_THE_WAY_NS  # from then on, these are all the permits that may be on their way
         self._heed(left, size, size - left, full_in, now)
 
-    def tell(self, left: int, size: int, full_in: int, now: int, at: int, error: int) -> None:
+    def tell(self, left: int, size: int, full_in: int, now: int, at: int, error: int, in_flight: int) -> None:
         """Heed another word of the server. ``now`` is the limiter's instant, and ``at`` the same in time that no pause holds up.
 
         If that tells no rate, because the bucket is full or will be at once, the earlier rate stays. If ``full_in`` is not known within
@@ -133,7 +133,7 @@ class _Bucket(_Quota):
         level = self._level * full_in // self._full_in  # rounded down
         if at >= self._known:
             level = max(level, said - (self._recent + self._earlier) * full_in)
-        self._level = min(level, said)
+        self._level = level if level <= said else said - in_flight * full_in
         self._heed(left, size, gain, full_in, now)
 
     def _heed(self, left: int, size: int, gain: int, full_in: int, now: int) -> None:
@@ -214,18 +214,24 @@ class ServerQuotas(AllOf):
         self._windows: list[_Window] = []  # the first to end comes first
         self._buckets: dict[str, _Bucket] = {}
 
-    def heed(self, name: str, left: int, size: int, ns: int, now: int, at: int, error: int = 0) -> bool:
+    def heed(self, name: str, left: int, size: int, ns: int, now: int, at: int, error: int, in_flight: int) -> bool:
         """`refill`, if the server's quota of that name has a size, or `lower` until ``ns`` after ``at``."""
-        return self.refill(name, left, size, ns, now, at, error) if size else self.lower(left, now, at + ns)
+        if size:
+            return self.refill(name, left, size, ns, now, at, error, in_flight)
+        return self.lower(left, now, at + ns, in_flight)
 
-    def lower(self, left: int, now: int, until: int) -> bool:
+    def lower(self, left: int, now: int, until: int, in_flight: int = 0) -> bool:
         """Grant at most ``left`` permits before ``until``, besides what was said before. False if that says nothing new.
+
+        The server may not have counted the permits in flight. A window that agrees with what it has or has not counted is the same one,
+        and knows better: grants were counted here.
 
         Of more than 32 windows that differ, the two that end the closest together become one: the lesser, until the later end.
         """
         windows = self._windows
         if any(window.left <= left and window.until >= until for window in windows):
             return False
+        left = next((each.left for each in windows if each.holds(now) and left - in_flight <= each.left <= left), max(0, left - in_flight))
         windows[:] = [window for window in windows if window.until > now and not (window.left >= left and window.until <= until)]
         windows.append(_Window(left, now, until))
         windows.sort(key=attrgetter("until"))
@@ -236,11 +242,11 @@ class ServerQuotas(AllOf):
         self._permitted = (*self.members, *windows, *self._buckets.values())
         return True
 
-    def refill(self, name: str, left: int, size: int, full_in: int, now: int, at: int, error: int = 0) -> bool:
+    def refill(self, name: str, left: int, size: int, full_in: int, now: int, at: int, error: int = 0, in_flight: int = 0) -> bool:
         """Grant at most what the server's bucket of that name holds: ``left`` at ``at``, and ``size`` after ``full_in`` ns.
 
-        ``full_in`` may be ``error`` ns too long or too short. ``at`` is ``now`` in time that no pause holds up. False if that says
-        nothing: the bucket has no size, or is new here, and is full or may be.
+        The server may not have counted the permits in flight. ``full_in`` may be ``error`` ns too long or too short. ``at`` is ``now``
+        in time that no pause holds up. False if that says nothing: the bucket has no size, or is new here, and is full or may be.
         """
         buckets = self._buckets
         # A time that is not known within a tenth is taken for the shortest that it can be. A long one means that the bucket is nearly
@@ -251,9 +257,9 @@ class ServerQuotas(AllOf):
         if name not in buckets and len(buckets) >= _MOST_BUCKETS:
             name = next(iter(buckets))  # a server that makes up names must not cost memory with each
         if name in buckets:
-            buckets[name].tell(left, size, full_in, now, at, error)
+            buckets[name].tell(left, size, full_in, now, at, error, in_flight)
         else:
-            buckets[name] = _Bucket(left, size, told, now, at)
+            buckets[name] = _Bucket(left, size, told, now, at, in_flight)
         self._permitted = (*self.members, *self._windows, *buckets.values())
         return True
 

@@ -77,7 +77,7 @@ def cap(node: Node, quota: Left) -> None:
         return
     if not isinstance(told, ServerQuotas):
         told = ServerQuotas(node.scheduler)
-    if told.heed(left.name, left.left, left.size, left.ns, now, now + node.held_for, left.error):
+    if told.heed(left.name, left.left, left.size, left.ns, now, now + node.held_for, left.error, left.in_flight):
         node.permitted = told
         node.changed()
 
