@@ -62,8 +62,8 @@ class TokenPool(Stored):
             check_ns("TokenPool(pool)", pool, least=1)
         self._pool = pool
         ratio = EVEN if type(burst_ratio) is int and burst_ratio == 1 else ratio_of(burst_ratio, "TokenPool(burst_ratio")
-        # At first one permit, so that the first caller does not wait.
-        self._setup(_plan_of(rate if type(rate) is str else Rate.of(rate), ratio, pool, self._stored), 1, start)
+        plan = _plan_of(rate if type(rate) is str else Rate.of(rate), ratio, pool, self._stored)
+        self._setup(plan, plan[1][1], start)  # at first one permit, so that the first caller does not wait
 
     # The original's figures, in ns.
 
