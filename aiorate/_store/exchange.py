@@ -7,7 +7,6 @@ that may end.
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from itertools import groupby, islice
 from math import ceil
@@ -80,7 +79,7 @@ class Exchange:
         self._news: News = _NO_NEWS  # that the store is yet to hear
         self._paused: bool = False  # whether the store pauses all processes
         self._tail: Run | None = None  # the last slots of all, as far as is known
-        self._number: tuple[int, int] = (0, 0)  # of this client, and its process
+        self._number: int = getrandbits(48) + 1  # of this client
         self._seat: float = 0
         self._clock: int | None = None  # what the store's clock is ahead of readings; None: it has not said
         self._edges: tuple[object, list[int]] = (None, [])  # of windows; Unix times in ns, of that rate
@@ -219,14 +218,12 @@ class Exchange:
     def _question(self, runs: Runs, whole: bool) -> Question:
         """The question for these requests, and nothing told."""
         slack, far = self._terms.slack / _US, self._far(runs)
-        if self._number[1] != os.getpid():
-            self._number = getrandbits(48) + 1, os.getpid()
         return Question(
             horizon=far,
             reach=self._reach(far),
             within=slack if whole else -1,
             age=(self._node.read() - self.told_at) / _US,
-            client=self._number[0],
+            client=self._number,
             took=self._took / _US if self._took else -1,
             seat=self._seat,
             margin=slack,
@@ -251,6 +248,10 @@ class Exchange:
             pool.oldest = sent.oldest if pool.oldest is None else min(sent.oldest, pool.oldest)
         if not self._news[0]:  # pauses merge by the later end
             self._news = sent.news[0], max(sent.news[1], self._news[1])
+
+    def forked(self) -> None:
+        """This is a child process, and another client."""
+        self.sent, self._news, self._tail, self._number = None, _NO_NEWS, None, getrandbits(48) + 1
 
     def _windows(self, part: Part, reading: int) -> list[int]:
         """The edges of the present window and of the next two; Unix times in ns."""
