@@ -13,10 +13,9 @@ from aiorate._loops.loop import Clock
 from aiorate._rate import Rate
 
 if TYPE_CHECKING:
-    from aiorate._budget import Budget, Lease
+    from aiorate._budget import Budget, KeyedBudget, Lease
     from aiorate._events import Event, Waited
     from aiorate._keyed import KeyedLimiter
-    from aiorate._keyed_budget import KeyedBudget
     from aiorate._schedulers.all_of import AllOf
     from aiorate._schedulers.calendar_window import CalendarWindow
     from aiorate._schedulers.interface import Scheduler
@@ -69,7 +68,7 @@ _WHERE = {
     "BurstRatio": "_schedulers.ticks",
     "CalendarWindow": "_schedulers.calendar_window",
     "Event": "_events",
-    "KeyedBudget": "_keyed_budget",
+    "KeyedBudget": "_budget",
     "KeyedLimiter": "_keyed",
     "Lease": "_budget",
     "RateSpec": "_spec",

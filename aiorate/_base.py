@@ -10,7 +10,7 @@ from aiorate._options import check_on_wait, check_options, check_same_scope, che
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._tree import changes
 from aiorate._tree.node import Node
-from aiorate._tree.questions import wait_for
+from aiorate._tree.questions import informed, wait_for
 from aiorate._tree.refusals import ACQUIRE, MaxWaiting
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, ClassVar, Literal, NoReturn
 
     from aiorate._events import Event, Waited
+    from aiorate._feedback import Feedback, Left
     from aiorate._inside import Inside
     from aiorate._loops.loop import Clock
     from aiorate._rate import Duration
@@ -41,6 +42,8 @@ class Base:
     """The name of the class, for errors."""
     _blocks: ClassVar[bool] = False
     """Whether synchronous code may wait for it, whatever its scope."""
+    _heed: Callable[[Feedback, Left], None] | None = None
+    """Heeds a quota of a server's feedback; None: the limit heeds those of requests."""
 
     def __init__(
         self,
@@ -54,11 +57,11 @@ class Base:
         name: str | None,
         on_event: Callable[[Event], object] | None,
         on_wait: Callable[[Waited], object] | None,
+        tree: Tree | None = None,
     ) -> None:
         if max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None:
             check_options(self._NAME, max_waiting, clock, name, on_event, on_wait)
-        tree: Tree | None = None
-        if scope != "loop":
+        if scope != "loop" and tree is None:
             check_scope(self._NAME, scope)
             from aiorate._tree.threads import ThreadTree
 
@@ -88,16 +91,10 @@ class Base:
         waited, _, taken = await tree.wait(node, ticket, permits, asked, limit, most, refusals)
         return waited, taken
 
-    def _wait_blocking(self, node: Node, permits: Permits, limit: int | None = None, refusals: Refusals | None = None) -> tuple[int, Taken]:
-        """As `_wait`, in a thread without an event loop, which it blocks. Needs ``scope="process"``."""
-        from aiorate._tree.threads import BLOCKING, wait_blocking
-
-        return wait_blocking(node, node.tree, permits, limit, self._max_waiting, refusals or BLOCKING)
-
     def _wait_now(self, permits: Permits) -> float:
         """How many seconds a request made now would wait."""
         node = self._node
-        wait = node.tree.run(lambda: wait_for(node, permits, node.look_now()))
+        wait = node.tree.run(lambda: wait_for(node, permits, informed(node)))
         return float("inf") if wait is None or node.shut else ns_to_seconds(wait)
 
     @property
@@ -131,6 +128,20 @@ class Base:
     def resume(self) -> None:
         """End a pause now, whoever began it."""
         self._change(changes.resume, self._node)
+
+    def observe(self, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
+        """Apply what a server's response said about the limit, as `aiorate.http.read_feedback` reads it. None does nothing.
+
+        A refusal pauses it. A quota limits what is let through until it is reset; of a `Budget`, the dimension of its name or, if there is
+        none, of its unit. A server can only make it slower than you made it.
+
+        Args:
+            feedback: What the response said.
+            jitter: Make a pause longer by a random part of this many seconds, so that many clients do not come back together.
+        """
+        if feedback is not None:
+            heed = None if self._heed is None else partial(self._heed, feedback)
+            self._change(changes.observe, self._node, feedback, duration_to_ns(jitter, "observe(jitter)"), heed)
 
     async def aclose(self) -> None:
         """Close it. Callers in the queue get `LimiterClosed`, and no task or timer is left when this returns.

@@ -1,6 +1,7 @@
 """Several limits that a call uses by different amounts: requests and tokens per minute. Reserve an estimate, settle the actual use.
 
-A `Budget` has the dimensions, and a `Lease` is what one call has reserved of it. A third of this file documents the public calls.
+A `Budget` has the dimensions, a `Lease` is what one call has reserved of it, and a `KeyedBudget` has a budget for each key. A third of this
+file documents the public calls.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from functools import partial
 from itertools import repeat
 from logging import getLogger
 from operator import itemgetter, methodcaller
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from aiorate._base import Base
 from aiorate._block import Block
 from aiorate._errors import LimiterClosed, called, check_count, kind_of
 from aiorate._events import Event
+from aiorate._keyed_base import Keyed
 from aiorate._limiter import Limiter
 from aiorate._options import check_unshared, strategy_of
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
@@ -22,11 +24,11 @@ from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._tree import changes
 from aiorate._tree.limit import credit, hold, kept, undo
-from aiorate._tree.questions import available
+from aiorate._tree.questions import available, informed
 from aiorate._tree.refusals import Refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator
+    from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
     from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
     OnError = Literal["keep", "refund"]
 
+
+K = TypeVar("K", bound="Hashable")
 
 _logger = getLogger("aiorate")
 
@@ -75,7 +79,7 @@ class Budget(Base):
             share.
     """
 
-    __slots__ = ("_names", "_of_key", "_on_error", "_own", "_refusals", "_shared", "_told")
+    __slots__ = ("_names", "_of_key", "_on_error", "_refusals", "_shared", "_told", "_unnamed")
     _NAME = "Budget"
 
     def __init__(
@@ -97,7 +101,8 @@ class Budget(Base):
         own: dict[str, Limits] = {place: limit for place, limit in dimensions.items() if not isinstance(limit, Limiter)}
         scheduler = self._scheduler(own)
         super().__init__(scheduler, catch_up, max_waiting, None, False, scope, clock, name, on_event, on_wait)
-        self._names = self._own = scheduler.names  # of all dimensions, and of those that are not only in a shared budget
+        self._names = scheduler.names
+        self._unnamed = dict.fromkeys(self._names, 1)  # the amounts that a reservation takes of dimensions that it leaves out
         self._refusals = _Refusals(self._node)
         self._shared: Budget | Limiter | None = None
         if limiter is not None:
@@ -119,9 +124,10 @@ class Budget(Base):
         # The node does not hold the budget: a key that nobody holds must be gone at once, for what it shares may go only then.
         node.tree.run(changes.share, node, shared._node, up)  # pyright: ignore[reportArgumentType]  # it takes amounts
         node.waited_above = methodcaller("waited_above", place)
-        self._shared, self._names = shared, self._names + tuple([name for name in names if name not in self._names])
+        self._shared, self._unnamed = shared, {**dict.fromkeys(self._names + names, 1 if place else 0), **self._unnamed}
+        self._names = tuple(self._unnamed)
         if place and isinstance(dimensions := node.scheduler, Dimensions):
-            self._own, dimensions.limiter = self._names, place
+            dimensions.limiter = place
 
     # Asking.
 
@@ -141,7 +147,7 @@ class Budget(Base):
         limit = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)", NO_BOUND)
         wanted = self._amounts("reserve", amounts)
         granted = self._lowered(wanted)
-        if granted != wanted:
+        if granted is not wanted:
             for place, amount in granted.items():
                 if amount < wanted[place] and self._is_news(place):
                     told = Event("clamped", self._node.name, key=place, permits=amount)
@@ -154,7 +160,7 @@ class Budget(Base):
 
     def _enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """As `_enter`, in a thread without an event loop, which it blocks. For `Lease`."""
-        return self._wait_blocking(self._node, amounts, limit, self._refusals)
+        return self._node.tree.wait_blocking(self._node, amounts, limit, self._max_waiting, self._refusals)
 
     def _explain(self, error: BaseException, amounts: dict[str, int]) -> None:
         """Raise a better error: which limit is closed, or allows less at once than when the lease was made."""
@@ -172,21 +178,6 @@ class Budget(Base):
         self._told += (what,) if news else ()
         return news
 
-    # Changing, for those in line too.
-
-    def observe(self, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
-        """Apply what a server's response said about the limits; None does nothing.
-
-        A refusal pauses the whole budget. A quota lowers the dimension of its name or, if there is none, of its unit.
-
-        Args:
-            feedback: What the response said, as `aiorate.http.read_feedback` reads it.
-            jitter: Make a pause longer by a random part of this many seconds.
-        """
-        if feedback is not None:
-            extra = duration_to_ns(jitter, "observe(jitter)")
-            self._change(changes.observe, self._node, feedback, extra, partial(self._heed, feedback))
-
     def _heed(self, feedback: Feedback, quota: Left) -> None:
         """Lower the dimension that has the quota's name or unit. Logs once for each dimension that a quota has nearly its name."""
         name, told = quota.name, {each.name for each in feedback.quotas}
@@ -198,7 +189,7 @@ class Budget(Base):
                 if not isinstance(scheduler, Dimensions):
                     changes.cap(node, quota)
                 elif (left := quota.of(scheduler.members[scheduler.names.index(place)])) is not None:
-                    scheduler.cap(place, name, left.left, left.size, left.ns, now, now + node.held_for, left.error)
+                    scheduler.cap(place, name, left.left, left.size, left.ns, now, now + node.held_for, left.error, left.in_flight)
                     node.changed()
                 return
         near = next((each for each in self._names if each not in told and name and (each in name or name in each)), "")
@@ -230,7 +221,7 @@ class Budget(Base):
         limits, least = [*_limits(self._node)], []
         last = max(number for number, (name, _, _) in enumerate(limits) if name == place)
         for name, node, limit in limits[: last + 1]:  # a reservation of it takes nothing of those after them
-            now, dimensions = node.look_now(), node.scheduler
+            now, dimensions = informed(node), node.scheduler
             if node is not limit and (node.closed or node.held_at is not None or node.line):
                 return 0
             if name == place:
@@ -247,17 +238,17 @@ class Budget(Base):
         for place, amount in amounts.items():
             if place not in self._names:
                 raise TypeError(f"{call}(): unknown dimension {place!r}; the dimensions are {', '.join(self._names)}.")
-            check_count(f"{call}({place})", amount)
-        return {**dict.fromkeys(self._names, 0), **dict.fromkeys(self._own, 1), **amounts}
+            if type(amount) is not int or amount < 0:
+                check_count(f"{call}({place})", amount)
+        return {**self._unnamed, **amounts}
 
     def _lowered(self, amounts: dict[str, int]) -> dict[str, int]:
         """The amounts, none above the most that can be granted at once, here and in what is shared."""
-        lowered = amounts.copy()
         for place, _, limit in _limits(self._node):
             most = limit.max_permits
-            if most is not None and most < lowered[place]:
-                lowered[place] = most
-        return lowered
+            if most is not None and most < amounts[place]:
+                amounts = {**amounts, place: most}
+        return amounts
 
     # For parts of aiorate that are built upon a budget.
 
@@ -414,6 +405,54 @@ class Lease(Block["Lease"]):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Lease cannot be copied or pickled: the copy would give the same permits back again. Share it.")
+
+
+class KeyedBudget(Keyed[K, Budget]):
+    """A budget for each key: for each user, team or account.
+
+    Your function returns the `Budget` of a key, and is called the first time the key is seen. Keys are dropped when they are unused, as by
+    a `KeyedLimiter`.
+
+    Args:
+        factory: A function of the key that returns its `Budget`.
+        shared: A `Budget` that all keys go through as well, or a function of the key that returns one, or None. Amounts are taken from
+            both, by the names of the dimensions.
+        max_keys: How many keys to keep, as far as unused ones can be dropped.
+        idle: How many seconds to keep a key after its last use, or a timedelta, instead of counting the uses of others.
+        name: Shown in logs, metrics and ``repr()``, for all keys.
+        on_event: Called with an `Event` when a key is dropped.
+        on_wait: Called with a `Waited` after each wait for any key; see `watch`.
+        scope: ``"loop"`` or ``"process"``, as for a `Limiter`.
+    """
+
+    _KIND = Budget
+    _NAME = "KeyedBudget"
+    _WANTED = "a Budget, such as Budget(requests='500/min')"
+
+    def __init__(
+        self,
+        factory: Callable[[K], Budget],
+        *,
+        shared: Budget | Callable[[K], Budget | None] | None = None,
+        max_keys: int = 100_000,
+        idle: Duration | None = None,
+        name: str | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        on_wait: Callable[[Waited], object] | None = None,
+        scope: Literal["loop", "process"] = "loop",
+    ) -> None:
+        super().__init__(factory, shared, max_keys, idle, name, on_event, on_wait, scope)
+
+    # Asking.
+
+    def reserve(self, key: K, /, *, max_wait: Duration | None = None, on_error: OnError | None = None, **amounts: int) -> Lease:
+        """Reserve amounts for a key, of its budget and of those it shares; see `Budget.reserve`."""
+        return self[key].reserve(max_wait=max_wait, on_error=on_error, **amounts)
+
+    def observe(self, key: K, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
+        """Apply what a server's response said about a key; see `Budget.observe`. Only that key is paused."""
+        if feedback is not None and not self._closed:
+            self[key].observe(feedback, jitter=jitter)
 
 
 _LIMITER = "the dimension {!r} is a shared Limiter. Make it a dimension of the shared budget instead."

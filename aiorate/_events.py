@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from aiorate._rate import Rate
 
 
-_LEVELS = {
-    "paused": logging.WARNING,
-    "skipped": logging.INFO,
-    "clamped": logging.WARNING,
-    "evicted": logging.DEBUG,
-    "degraded": logging.WARNING,
-    "restored": logging.WARNING,
-    "rate": logging.INFO,
+_KINDS = {  # the level of the record, and its text
+    "paused": (logging.WARNING, "paused for {0.seconds:g} s by the server{1}"),
+    "skipped": (logging.INFO, "{0.permits} permits skipped because the event loop was late"),
+    "clamped": (logging.WARNING, "estimate lowered to {0.permits}, the most that can be granted at once"),
+    "evicted": (logging.DEBUG, "evicted"),
+    "degraded": (logging.WARNING, "the store does not answer{1}"),
+    "restored": (logging.WARNING, "the store answers again, after {0.seconds:.3g} s"),
+    "rate": (logging.INFO, "the rate is now {0.rate}"),
 }
 _logger = logging.getLogger("aiorate")
 
@@ -48,22 +48,8 @@ class Event:
 
     def __str__(self) -> str:
         name = f"limiter {self.limiter!r}" if self.limiter else "limiter"
-        if self.key is not None:
-            name = f"{name}, key {self.key!r}"
-        if self.kind == "paused":
-            source = f" ({self.source})" if self.source else ""
-            return f"{name}: paused for {self.seconds:g} s by the server{source}"
-        if self.kind == "skipped":
-            return f"{name}: {self.permits} permits skipped because the event loop was late"
-        if self.kind == "clamped":
-            return f"{name}: estimate lowered to {self.permits}, the most that can be granted at once"
-        if self.kind == "degraded":
-            return f"{name}: the store does not answer ({self.source})"
-        if self.kind == "restored":
-            return f"{name}: the store answers again, after {self.seconds:.3g} s"
-        if self.kind == "rate":
-            return f"{name}: the rate is now {self.rate}"
-        return f"{name}: {self.kind}"
+        key = "" if self.key is None else f", key {self.key!r}"
+        return f"{name}{key}: {_KINDS[self.kind][1].format(self, f' ({self.source})' if self.source else '')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +78,7 @@ class Waited:
 
 def emit(event: Event, on_event: Callable[[Event], object] | None) -> None:
     """Log the event, and call back. Exceptions of the callback are logged and go no further."""
-    level = _LEVELS[event.kind]
+    level, _ = _KINDS[event.kind]
     if _logger.isEnabledFor(level):
         extra = {f"aiorate_{name}": value for name, value in asdict(event).items() if name != "rate" or value is not None}
         _logger.log(level, "%s", event, extra=extra)

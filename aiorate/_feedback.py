@@ -99,6 +99,8 @@ class Feedback:
     """Who said so, for logs: a header (``Retry-After``), a vendor (``GitHub``), or the status (``status 429``)."""
     retry_after: float | None = None
     """Seconds of Retry-After, 0 to 86400. With a 202 or a redirect it concerns that one resource, and does not pause."""
+    in_flight: int = 0
+    """The permits of requests that were sent before this response came, and are not answered: the server may not have counted them."""
 
     def __init__(
         self,
@@ -107,12 +109,14 @@ class Feedback:
         quotas: tuple[Quota, ...] = (),
         source: str = "",
         retry_after: Duration | None = None,
+        in_flight: int = 0,
     ) -> None:
         _set(self, "status", status)
         _set(self, "pause", _seconds(pause))
         _set(self, "quotas", quotas)
         _set(self, "source", source)
         _set(self, "retry_after", _seconds(retry_after))
+        _set(self, "in_flight", in_flight)
 
 
 class Left(NamedTuple):
@@ -128,6 +132,8 @@ class Left(NamedTuple):
     """0: the bucket is full, or will be at once, or the time is unknown."""
     error: int = 0
     """How many ns too long or too short that may be, of a bucket."""
+    in_flight: int = 0
+    """How many more may have been used."""
     period: int = 0
     """Not 0: ``left`` is what was used of a limit per so many ns, which the server did not name."""
 
@@ -164,7 +170,9 @@ def check_feedback(feedback: Feedback) -> tuple[int, list[Left]]:
         for length in lengths:
             _ns("observe(): the reset, its error and the window of a quota", length)
     pause_ns = _ns("observe(): the pause", pause)
-    return pause_ns, [left for quota in quotas if (left := _left_of(quota, pause)) is not None]
+    check_count("observe(): in_flight", feedback.in_flight)
+    lefts = [left for quota in quotas if (left := _left_of(quota, pause)) is not None]
+    return pause_ns, [left._replace(in_flight=feedback.in_flight) if left.unit == "requests" else left for left in lefts]
 
 
 def _left_of(quota: Quota, pause: float | None) -> Left | None:

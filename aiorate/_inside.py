@@ -38,6 +38,10 @@ class Inside(Node):
     def __repr__(self) -> str:
         return repr(self._places)
 
+    def visit(self, permits: int) -> Visit:
+        """The permits of a request that takes a place, too."""
+        return _VISIT if permits == 1 else Visit(permits)
+
     def take_place(self) -> bool:
         """Take a free place that nobody waits for, and no permit yet."""
         return self.tree.run(lambda: self.first() is None and self._places.take(_VISIT, 0) == 0)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aiorate._feedback import Feedback
     from aiorate._options import Limits
     from aiorate._rate import Duration
+    from aiorate._tree.tree import Tree
     from aiorate.adaptive import AdaptiveRate
 
 
@@ -87,6 +88,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         if weight is not None and shared is None:
             raise ValueError("KeyedLimiter(weight): only keys that share a limit have weights, and there is none. Add shared=.")
         self._weight = weight
+        self._tree: Tree | None = None  # of all keys without a shared limit, as far as they are made here
 
     def _make(self, key: K) -> Limiter:
         weight = 1 if self._weight is None else self._ask_weight(self._weight, key)
@@ -104,12 +106,16 @@ class KeyedLimiter(Keyed[K, Limiter]):
             raise ValueError(f"{what}, not {shown(weight)}. For keys that must wait less, make the weights of other keys larger.")
         return int(weight)
 
-    def _member(self, key: K, made: object) -> Limiter:
+    def _member(self, key: K, made: object, shared: Limiter | None) -> Limiter:
         limiter = getattr(made, "limiter", made)  # that of an AdaptiveRate
-        if not isinstance(limiter, Limiter):
-            return Limiter(made, name=key if isinstance(key, str) else None, on_event=self._on_event, scope=self.scope)  # type: ignore[arg-type]  # it checks
-        if limiter is not made and self._idle is None:
-            self._idle, self._now = _REMEMBERED, -1
+        if isinstance(limiter, Limiter):
+            if limiter is not made and self._idle is None:
+                self._idle, self._now = _REMEMBERED, -1
+            return limiter
+        name, tree = key if isinstance(key, str) else None, self._tree if shared is None else shared._node.tree
+        limiter = Limiter._of_key(made, name, self._on_event, self.scope, tree)
+        if tree is None:
+            self._tree = limiter._node.tree
         return limiter
 
     # Asking.

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 from logging import DEBUG, getLogger
-from threading import Condition, get_ident
+from threading import Condition, RLock, get_ident
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from weakref import ref
@@ -20,7 +20,6 @@ from weakref import ref
 from aiorate._base import Base
 from aiorate._errors import LimiterClosed, check_count, kind_of
 from aiorate._events import Event, emit
-from aiorate._lock import Lock
 from aiorate._options import check_on_wait, check_options, check_same_scope, check_scope
 from aiorate._rate import duration_to_ns
 from aiorate._tree.questions import is_rested
@@ -43,7 +42,6 @@ _logger = getLogger("aiorate")
 _MOST_NESTED = 64  # keys made one inside the other, each for the one before: as many as a chain of limits may have
 _UNUSED = 16_384  # uses of other keys before one goes that was not used meanwhile: so many keys used in turn are not made again and again
 _APART = 32  # uses from one look at the oldest keys to the next
-_NEW = 8  # uses for which a new key counts there
 _MORE = 2  # keys that may go for each use: they shall go faster than they come
 
 
@@ -96,8 +94,8 @@ class Keyed(Generic[K, V]):
 
     # For subclasses.
 
-    def _member(self, key: K, made: object) -> object:
-        """The member that the factory ``made``. Raises TypeError and ValueError if that is none."""
+    def _member(self, key: K, made: object, shared: V | None) -> object:
+        """The member that the factory ``made``, and that will share that one. Raises TypeError and ValueError if that is none."""
         return made
 
     def _check_shared(self, what: str, shared: object) -> V:
@@ -261,8 +259,7 @@ class Keyed(Generic[K, V]):
             _making[mine] = me
         try:
             member = self._make(key)
-            self._left -= _NEW
-            if len(self._kept) >= self._max_keys:
+            if self._now < 0 or len(self._kept) >= self._max_keys:  # uses may be rare
                 self._look(_MORE, room=1)
         finally:
             with _lock:
@@ -314,7 +311,7 @@ class Keyed(Generic[K, V]):
             shared = None if given is None else self._check_shared(f"{self._NAME}(shared) for {key!r}", given)
         made = self._call("the factory", self._factory, key)
         try:
-            member = self._member(key, made)
+            member = self._member(key, made, shared)
             if not isinstance(member, self._KIND):
                 raise TypeError
             if member is shared:
@@ -346,28 +343,24 @@ class Keyed(Generic[K, V]):
 
     def _look(self, most: int, room: int = 0) -> None:
         """Drop the keys that were unused for longest: at most so many, and up to the first that stays. Make ``room`` for more."""
-        while most and self._drop_oldest(self._max_keys - room):
-            most -= 1
-
-    def _drop_oldest(self, keep: int) -> bool:
-        with _lock:
-            if not self._kept:
-                return False
-            key = next(iter(self._kept))
-            node = self._kept[key]._node
-        try:
-            now = node.read() if self._now < 0 else self._now
-        except Exception:  # of a clock: a caller of that key sees it, not callers of others
-            now = node.used
-        if len(self._kept) <= keep and now - node.used <= (self._idle or _UNUSED):
-            return False
-        dropped = self._evict(key)
-        if not dropped:  # what it owes, it will owe for a while
+        for _ in range(most):
             with _lock:
-                if key in self._kept:
-                    self._kept.move_to_end(key)
-            node.used = now
-        return dropped
+                if not self._kept:
+                    return
+                key = next(iter(self._kept))
+                node = self._kept[key]._node
+            try:
+                now = node.read() if self._now < 0 else self._now
+            except Exception:  # of a clock: a caller of that key sees it, not callers of others
+                now = node.used
+            if len(self._kept) + room <= self._max_keys and now - node.used <= (self._idle or _UNUSED):
+                return
+            if not self._evict(key):  # what it owes, it will owe for a while
+                with _lock:
+                    if key in self._kept:
+                        self._kept.move_to_end(key)
+                node.used = now
+                return
 
     def _evict(self, key: K) -> bool:
         """Drop the key if it owes nothing and nobody holds what is kept for it."""
@@ -417,7 +410,7 @@ def _references() -> int:
     return sys.getrefcount(member)
 
 
-_lock = Lock()
+_lock = RLock()
 """Held while the keys of any change. It may be taken in a decision, so nobody who holds it asks for one."""
 _made = Condition(_lock)
 """Told when a key was made."""
@@ -430,7 +423,7 @@ _wanted: dict[int, tuple[Keyed[Any, Any], Any]] = {}
 def _after_fork() -> None:
     """Threads that were making keys are in the parent."""
     global _lock, _made
-    _lock = Lock()
+    _lock = RLock()
     _made = Condition(_lock)
     _making.clear()
     _wanted.clear()

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypeVar
 
     from aiorate._events import Event, Waited
-    from aiorate._feedback import Feedback
     from aiorate._loops.loop import Clock
     from aiorate._options import Limits
     from aiorate._rate import Duration, Number
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from aiorate._slots import Slot
     from aiorate._spec import RateSpec
     from aiorate._tree.node import Node
+    from aiorate._tree.tree import Tree
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,6 +96,21 @@ class Limiter(Base, Block[float]):
         scheduler = strategy_of("Limiter()", rate)
         super().__init__(scheduler, catch_up, max_waiting, max_concurrency, precise, scope, clock, name, on_event, on_wait)
         self._meter = self._node.meter
+
+    @classmethod
+    def _of_key(
+        cls,
+        rate: object,
+        name: str | None,
+        on_event: Callable[[Event], object] | None,
+        scope: Literal["loop", "process"],
+        tree: Tree | None,
+    ) -> Limiter:
+        """A plain one in a tree that there is already; None: in one of its own."""
+        limiter = cls.__new__(cls)
+        Base.__init__(limiter, strategy_of("Limiter()", rate), 0.02, None, None, False, scope, None, name, on_event, None, tree)
+        limiter._meter = limiter._node.meter
+        return limiter
 
     # Asking.
 
@@ -176,7 +191,7 @@ class Limiter(Base, Block[float]):
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
-        return self._wait_blocking(self._node, permits, limit)[0] / NS_PER_SECOND
+        return self._node.tree.wait_blocking(self._node, permits, limit, self._max_waiting)[0] / NS_PER_SECOND
 
     async def __aenter__(self) -> float:
         """Acquire one permit. ``as waited`` gets the seconds spent waiting. With ``max_concurrency``, wait for a free place first."""
@@ -186,7 +201,8 @@ class Limiter(Base, Block[float]):
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Free the place, if there is a ``max_concurrency``. You do not get the permit back: you pay for starting."""
-        self._leave()
+        if self._all_places:
+            self._leave()
 
     def _enter(self, permits: int = 1) -> Coroutine[Any, Any, float]:
         """Take the permits, and a place if there is a limit of concurrency; gives the seconds waited for both."""
@@ -199,16 +215,16 @@ class Limiter(Base, Block[float]):
     def _enter_blocking(self, permits: int = 1) -> float:
         if not self._all_places:
             return self.acquire_blocking(permits)
-        return self._hold(self._wait_blocking(self._lowest, self._visit("acquire_blocking()", permits))[0])
+        node, visit = self._lowest, self._visit("acquire_blocking()", permits)
+        return self._hold(node.tree.wait_blocking(node, visit, None, self._max_waiting)[0])
 
     def _visit(self, call: str, permits: int) -> Permits:
-        from aiorate._schedulers.places import Visit
-
-        self._check(call, permits)
+        if permits is not _ONE:
+            self._check(call, permits)
         if self._max_waiting is None or self._max_waiting.most:  # else nobody waits
             for places in self._all_places:
                 places.check_holder()
-        return Visit(permits)
+        return self._all_places[0].visit(permits)
 
     def _hold(self, waited: int) -> float:
         for places in self._all_places:
@@ -267,19 +283,6 @@ class Limiter(Base, Block[float]):
         Waiting requests that are now larger than the limiter can ever grant fail with a ValueError.
         """
         self._change(changes.set_rate, self._node, rate, member)
-
-    def observe(self, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
-        """Apply what a server's response said about the limit, as `aiorate.http.read_feedback` reads it. None does nothing.
-
-        A refusal pauses the limiter. A quota limits what is let through until it is reset. A server can only make a limiter slower than you
-        made it.
-
-        Args:
-            feedback: What the response said.
-            jitter: Make a pause longer by a random part of this many seconds, so that many clients do not come back together.
-        """
-        if feedback is not None:
-            self._change(changes.observe, self._node, feedback, duration_to_ns(jitter, "observe(jitter)"))
 
     def refund(self, permits: int) -> None:
         """Give back permits that you did not use. Callers in the queue may move up.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from aiorate._errors import check_count, kind_of
+from aiorate._errors import called, check_count, kind_of
 from aiorate._loops.loop import Clock
 from aiorate._schedulers.interface import Scheduler
 from aiorate._schedulers.token_pool import PlainPool
@@ -37,23 +37,17 @@ def check_options(of: str, max_waiting: object, clock: object, name: object, on_
         check_on_wait(of, on_wait)
 
 
-def check_scope(of: str, scope: object, also: str = "") -> None:
-    """Raise TypeError or ValueError, which names the class ``of``, for a scope that is none. ``also`` is said of a wrong value."""
-    if not isinstance(scope, str):
-        raise TypeError(f"{of}(scope) must be 'loop' or 'process', not {kind_of(scope)}.")
+def check_scope(of: str, scope: object) -> None:
+    """Raise ValueError, which names the class ``of``, for a scope that is none."""
     if scope not in ("loop", "process"):
-        raise ValueError(f"{of}(scope={scope!r}) must be 'loop' or 'process'.{also}")
+        raise ValueError(f"{called(f'{of}(scope)', scope)} must be 'loop' or 'process'.")
 
 
 def check_same_scope(what: str, of: str, process: bool, threads: bool) -> None:
     """Raise ValueError, which names it ``what``, for a limit for ``threads`` or not, as part of a class ``of`` for a ``process`` or not."""
-    if process and threads is False:
-        raise ValueError(f"{what}: this has scope='loop', and the {of} scope='process'. Create this with scope='process' too.")
-    if threads and not process:
-        raise ValueError(
-            f"{what}: this has scope='process', and the {of} is for one event loop. Create this with scope='loop', or the {of} with"
-            " scope='process'."
-        )
+    if process is not threads:
+        own, other = ("loop", "process") if process else ("process", "loop")
+        raise ValueError(f"{what}: this has scope={own!r}, and the {of} scope={other!r}. Create both with the same scope.")
 
 
 def check_on_wait(call: str, on_wait: object) -> None:
@@ -66,10 +60,8 @@ def _check_plain(must: str, function: object) -> None:
 
     call_of = type(function).__call__ if callable(function) else None  # that of an object with a method __call__
     given = kind_of(function)
-    if any(map(iscoroutinefunction, (function, call_of))):
-        given = "a coroutine function, which nobody would await"
-    elif any(map(isasyncgenfunction, (function, call_of))):
-        given = "an async generator, which nobody would iterate over"
+    if any(kind(each) for kind in (iscoroutinefunction, isasyncgenfunction) for each in (function, call_of)):
+        given = "an async function, which nobody would await"
     elif call_of is not None and not isinstance(function, type):
         return
     raise TypeError(f"{must}, such as print, not {given}.")

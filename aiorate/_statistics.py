@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._rate import ns_to_seconds
 from aiorate._schedulers.amounts import count_of
-from aiorate._tree.questions import available, next_reading
+from aiorate._tree.questions import available, informed, next_reading
 
 if TYPE_CHECKING:
     from aiorate._rate import Rate
@@ -59,7 +59,7 @@ class Statistics:
 
 def snapshot(node: Node, places: Node | None = None) -> Statistics:
     """The counters as they are now. ``places`` is the line of requests that wait for a place."""
-    node.look_now()
+    informed(node)
     counters = node.counters
     paused_until = None if node.paused_until is None else ns_to_seconds(node.paused_until)
     next_at: float | None = None

@@ -41,39 +41,35 @@ if TYPE_CHECKING:
 
 __all__ = ["FileBudget", "FileLimiter"]
 
-D = TypeVar("D", "_LimiterDesk", "_BudgetDesk")
+D = TypeVar("D", Limiter, Budget)
 
 
-class _LimiterDesk(Limiter):
-    """What serves one event loop, or all other threads. Each desk books slots of its own."""
-
-    __slots__ = ("_session",)
-
-    def __init__(self, file: StoreFile, rate: OneLimit | Sequence[OneLimit], burst: Any, ahead: int, name: str, **options: Any) -> None:
-        parts, late = parts_of("FileLimiter", rate, burst, ahead), max(SLACK_NS, ahead)
-        kind = "limiter" if parts[0].calendar is None else "window"
-        pool = FilePool(parts, kind == "limiter", late)
-        super().__init__(pool, catch_up=ns_to_seconds(late), name=name or None, **options)
-        self._session = FileSession(file, name, kind, self._node, pool, ahead)
+def _limiter(file: StoreFile, rate: OneLimit | Sequence[OneLimit], burst: int | None, ahead: int, name: str, /, **options: Any) -> Limiter:
+    """A desk of a limiter."""
+    parts, late = parts_of("FileLimiter", rate, burst, ahead), max(SLACK_NS, ahead)
+    kind = "limiter" if parts[0].calendar is None else "window"
+    pool = FilePool(parts, kind == "limiter", late)
+    limiter = Limiter(pool, catch_up=ns_to_seconds(late), name=name or None, **options)
+    FileSession(file, name, kind, limiter._node, pool, ahead)
+    return limiter
 
 
 class _BudgetDesk(Budget):
-    """The same of a budget."""
+    """A desk of a budget."""
 
-    __slots__ = ("_booked", "_late", "_session")
+    __slots__ = ("_late",)
 
-    def __init__(self, file: StoreFile, ahead: int, name: str, shared: Budget | None, **options: Any) -> None:
+    def __init__(self, file: StoreFile, ahead: int, name: str, shared: Budget | None, /, **options: Any) -> None:
         self._late = max(SLACK_NS, ahead)
         if isinstance(shared, FileBudget):
             shared = shared._desk(options["scope"] == "process")
         super().__init__(shared=shared, catch_up=ns_to_seconds(self._late), name=name or None, **options)
-        self._session = FileSession(file, name, "budget:" + ",".join(self._booked.names), self._node, self._booked.pool, 0)
-        if shared is not None:
-            self._session.shared()
+        booked = self._node.scheduler
+        assert isinstance(booked, Booked)
+        FileSession(file, name, "budget:" + ",".join(booked.names), self._node, booked.pool, 0)
 
     def _scheduler(self, limits: dict[str, Any]) -> Dimensions:
-        self._booked = Booked({name: limit_of(f"FileBudget({name})", limit) for name, limit in limits.items()}, self._late, FilePool)
-        return self._booked
+        return Booked({name: limit_of(f"FileBudget({name})", limit) for name, limit in limits.items()}, self._late, FilePool)
 
 
 class _Desks(Generic[D]):
@@ -105,12 +101,6 @@ class _Desks(Generic[D]):
         second = self._second.get(None)
         return [self._first] if second is None else [self._first, second]
 
-    def _informed(self) -> D:
-        """That of this thread, which knows what is left in the file."""
-        desk = self._desk()
-        desk._node.tree.run(desk._session.look)
-        return desk
-
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
@@ -128,7 +118,7 @@ class _Desks(Generic[D]):
     def statistics(self) -> Statistics:
         """Return a snapshot of the counters, those of this process. The lengths of waits are those of the event loop that calls or,
         elsewhere, of all other threads; ``available`` is what all processes have."""
-        here = self._informed()
+        here = self._desk()
         found = here.statistics()
         for desk in self._all:
             if desk is not here:
@@ -148,10 +138,9 @@ class _Desks(Generic[D]):
         """Close it, and give back what was booked ahead. Callers in the queue get `LimiterClosed`."""
         for desk in self._all:
             await desk.aclose()
-            desk._node.tree.run(desk._session.end)
 
 
-class FileLimiter(_Desks[_LimiterDesk], Limiter):
+class FileLimiter(_Desks[Limiter], Limiter):
     """One limit for all processes of one machine that use the same file and name.
 
     It has all the calls of a `Limiter`, and they work everywhere: in any event loop, with asyncio or trio, and in any thread, where
@@ -199,7 +188,7 @@ class FileLimiter(_Desks[_LimiterDesk], Limiter):
     ) -> None:
         file, ahead = _opened("FileLimiter", path, name, lease, scope)
         desk = partial(
-            _LimiterDesk,
+            _limiter,
             file,
             rate,
             burst,
@@ -234,10 +223,6 @@ class FileLimiter(_Desks[_LimiterDesk], Limiter):
     def _leave(self, error: BaseException | None = None) -> None:
         self._desk(blocks=running_loop() is None)._leave()
 
-    def delay(self, permits: int = 1) -> float:
-        """Return how many seconds a request made now would have to wait; see `Limiter.delay`. Nothing is booked."""
-        return self._informed().delay(permits)
-
     def set_rate(self, rate: Rate | str | Number, *, member: int | None = None) -> None:
         """Change the rate by which this process books. Do so in all processes."""
         for desk in self._all:
@@ -253,7 +238,7 @@ class FileLimiter(_Desks[_LimiterDesk], Limiter):
         self._first._node.scheduler.reset(0)
 
 
-class FileBudget(_Desks[_BudgetDesk], Budget):
+class FileBudget(_Desks[Budget], Budget):
     """One budget for all processes of one machine that use the same file and name.
 
     It has all the calls of a `Budget`, in any event loop and any thread. A dimension is a rate or a `TokenBucket`. Of a rate nothing is
@@ -311,14 +296,6 @@ class FileBudget(_Desks[_BudgetDesk], Budget):
         Entering it raises EngineUnavailable if the file cannot be used.
         """
         return self._desk(blocks=running_loop() is None).reserve(max_wait=max_wait, on_error=on_error, **amounts)
-
-    def available(self, dimension: str) -> int:
-        """Return how much of a dimension is available now, to all processes; see `Budget.available`."""
-        return self._informed().available(dimension)
-
-    def delay(self, **amounts: int) -> float:
-        """Return how many seconds a reservation of these amounts would have to wait now; see `Budget.delay`."""
-        return self._informed().delay(**amounts)
 
 
 def _opened(call: str, path: str | os.PathLike[str], name: str, lease: Duration, scope: str) -> tuple[StoreFile, int]:

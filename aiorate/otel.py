@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import distributions
+from threading import RLock
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from aiorate._errors import kind_of
-from aiorate._lock import Lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,7 +152,7 @@ class _Meters:
 
         if instrument not in self._read:
             self._read = {"permits": [], "refusals": [], "waiting": []}
-            for series in list(_series.values()):
+            for series in filter(None, [of() for of in _series.valuerefs()]):
                 for (name, dimension), count in series.read(self).items():
                     self._read[name].append(Observation(count, series.attributes(dimension=dimension)))
         return self._read.pop(instrument, [])
@@ -160,7 +160,7 @@ class _Meters:
 
 _series: WeakValueDictionary[str | None, _Series] = WeakValueDictionary()
 _made: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # instruments and tracers, by provider
-_lock = Lock()
+_lock = RLock()
 
 
 def _made_for(given: object, current: object, wanted: type, make: Callable[[Any, str, str | None], Any]) -> Any:

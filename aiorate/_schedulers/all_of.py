@@ -5,7 +5,7 @@ A request is scheduled for the latest instant that a member names. It is taken f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from aiorate._errors import kind_of
 from aiorate._schedulers.interface import Scheduler, check_ask, check_give_back, check_permits, check_window, claim
@@ -13,7 +13,6 @@ from aiorate._schedulers.interface import Scheduler, check_ask, check_give_back,
 if TYPE_CHECKING:
     from aiorate._rate import Number, Rate
     from aiorate._schedulers.amounts import Permits
-    from aiorate._schedulers.server_quotas import ServerQuotas
 
 
 class AllOf(Scheduler):
@@ -27,8 +26,8 @@ class AllOf(Scheduler):
 
     __slots__ = ("_permitted", "members")
     members: tuple[Scheduler, ...]
-    _permitted: tuple[Scheduler | ServerQuotas, ...]
-    """What is asked for permits: the members, each with what servers said of it."""
+    _permitted: tuple[Any, ...]
+    """Who is asked for permits: the members, each with what servers said of it."""
 
     def __init__(self, *schedulers: Scheduler) -> None:
         if not schedulers:
@@ -82,7 +81,7 @@ class AllOf(Scheduler):
         """The most nanoseconds of schedule that a member has lost."""
         return max(member.spilled for member in self.members)
 
-    def _shares(self, permits: Permits) -> list[tuple[Scheduler | ServerQuotas, int]]:
+    def _shares(self, permits: Permits) -> list[tuple[Any, int]]:
         """What a request takes, and of whom."""
         return [(part, permits) for part in self._permitted]  # type: ignore[misc]  # no amounts here
 
@@ -98,7 +97,8 @@ class AllOf(Scheduler):
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now, most=self.max_permits)
-        return max([member.peek(permits, now, ahead) for member in self._permitted])
+        at: int = max([member.peek(permits, now, ahead) for member in self._permitted])
+        return at
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Give the permits back to every member."""
@@ -129,7 +129,8 @@ class AllOf(Scheduler):
 
     def available(self, now: int) -> int:
         """The least of the members'."""
-        return min(member.available(now) for member in self._permitted)
+        least: int = min(member.available(now) for member in self._permitted)
+        return least
 
     def _quotas(self) -> list[tuple[int, Rate]]:
         """Those of all members."""

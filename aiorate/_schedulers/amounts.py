@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiorate._schedulers.interface import Scheduler
-    from aiorate._schedulers.server_quotas import ServerQuotas
 
 
 tick = count(1).__next__
@@ -100,11 +99,6 @@ if TYPE_CHECKING:
     # As a limit asks them, for permits or for amounts: its requests are of the kind that its scheduler takes.
 
     class AnyScheduler(Scheduler):
-        def take(self, permits: Permits, now: int, since: int | None = None) -> int: ...
-        def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int: ...
-        def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None: ...
-
-    class AnyQuotas(ServerQuotas):
         def take(self, permits: Permits, now: int, since: int | None = None) -> int: ...
         def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int: ...
         def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None: ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiorate._schedulers.all_of import AllOf
 from aiorate._schedulers.amounts import Amounts, tick
@@ -41,9 +41,10 @@ class Dimensions(AllOf):
 
     def available_of(self, name: str, now: int) -> int:
         """How much of that dimension is available."""
-        return self._permitted[self.names.index(name)].available(now)
+        available: int = self._permitted[self.names.index(name)].available(now)
+        return available
 
-    def _shares(self, permits: Permits) -> list[tuple[Scheduler | ServerQuotas, int]]:
+    def _shares(self, permits: Permits) -> list[tuple[Any, int]]:
         """The dimensions of which it takes more than 0. Others, of limits above, come after them."""
         assert isinstance(permits, Amounts)
         return [(part, amount) for part, amount in zip(self._permitted, permits.of, strict=False) if amount]
@@ -94,13 +95,13 @@ class Dimensions(AllOf):
             elif amount < 0:
                 part.give_back(-amount, now, taken)
 
-    def cap(self, name: str, quota: str, left: int, size: int, ns: int, now: int, at: int, error: int = 0) -> None:
+    def cap(self, name: str, quota: str, left: int, size: int, ns: int, now: int, at: int, error: int, in_flight: int) -> None:
         """Heed what a server said is left of that dimension in a ``quota``; see `ServerQuotas.heed`."""
         place = self.names.index(name)
         told = self._permitted[place]
         if not isinstance(told, ServerQuotas) or told.ended(now):
             told = ServerQuotas(self.members[place])
-        if told.heed(quota, left, size, ns, now, at, error):
+        if told.heed(quota, left, size, ns, now, at, error, in_flight):
             self._permitted = (*self._permitted[:place], told, *self._permitted[place + 1 :])
 
     def reset(self, now: int) -> None:

@@ -9,8 +9,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from aiorate._rate import ceil_div
+from aiorate._schedulers.all_of import AllOf
 
 if TYPE_CHECKING:
+    from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
 
 
@@ -18,17 +20,22 @@ _MOST_WINDOWS = 32  # a second's, a minute's and a day's window, in what many re
 _MOST_BUCKETS = 8  # a bucket of each name
 _ON_THE_WAY_NS = 5_000_000_000  # requests granted longer ago have reached the server, which has counted them
 _EXACT = 10  # times its error: a time that long tells the rate
+_PLENTY = 1 << 198  # permits, where a quota is over
 _LONG = 100  # in times that it takes to fill from empty
 
 
 class _Quota:
-    """What a server said at an instant of the limiter's."""
+    """What a server said at an instant of the limiter's. It is asked as a member of an `AllOf` is."""
 
     __slots__ = ("_at_once", "_began")
 
     def __init__(self, now: int) -> None:
         self._began = now
         self._at_once = 0  # permits granted since then, at that very instant
+
+    def _note(self, permits: int, now: int) -> None:
+        if now == self._began:
+            self._at_once += permits
 
     def _came_back(self, permits: int, taken: int) -> int:
         """How many of the permits granted at ``taken`` the server had not counted when it spoke."""
@@ -57,28 +64,24 @@ class _Window(_Quota):
         if earlier._began >= self._began:
             self._began, self._at_once = earlier._began, earlier._at_once
 
-    def holds(self, now: int) -> bool:
-        """Whether it may refuse anything at ``now``."""
-        return now < self.until
+    def _rested(self, now: int) -> bool:
+        return now >= self.until
 
-    def left_at(self, now: int) -> int | None:
-        """The number of permits left; None: it is over."""
-        return self.left if now < self.until else None
+    def available(self, now: int) -> int:
+        return self.left if now < self.until else _PLENTY
 
-    def due(self, permits: int, now: int, ahead: int = 0) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         """The end of the window if it has fewer left, else ``now``."""
         return self.until if ahead + permits > self.left and now < self.until else now
 
-    def take(self, permits: int, now: int) -> None:
-        """Count permits that were granted."""
+    def take(self, permits: int, now: int, since: int | None) -> int:
         if now < self.until:
             self.left -= permits
-            if now == self._began:
-                self._at_once += permits
+            self._note(permits, now)
+        return now if since is None else since
 
-    def give_back(self, permits: int, now: int, taken: int) -> None:
-        """Count permits that were granted at ``taken`` and not used."""
-        if taken < self.until:
+    def give_back(self, permits: int, now: int, taken: int | None) -> None:
+        if taken is not None and taken < self.until:
             self.left += self._came_back(permits, taken)
 
     def shift(self, ns: int) -> None:
@@ -100,14 +103,14 @@ class _Bucket(_Quota):
 
     __slots__ = ("_at", "_earlier", "_full_in", "_gain", "_known", "_level", "_most", "_recent", "_since", "_size")
 
-    def __init__(self, left: int, size: int, full_in: int, now: int, at: int) -> None:
+    def __init__(self, left: int, size: int, full_in: int, now: int, at: int, in_flight: int) -> None:
         self._at = self._since = at
-        self._level = left * full_in
+        self._level = (left - in_flight) * full_in
         self._recent = self._earlier = 0  # permits granted since `_since`, and in an equal time before it
         self._known = at + _ON_THE_WAY_NS  # from then on, these are all the permits that may be on their way
         self._heed(left, size, size - left, full_in, now)
 
-    def tell(self, left: int, size: int, full_in: int, now: int, at: int, error: int) -> None:
+    def tell(self, left: int, size: int, full_in: int, now: int, at: int, error: int, in_flight: int) -> None:
         """Heed another word of the server. ``now`` is the limiter's instant, and ``at`` the same in time that no pause holds up.
 
         If that tells no rate, because the bucket is full or will be at once, the earlier rate stays. If ``full_in`` is not known within
@@ -130,7 +133,7 @@ class _Bucket(_Quota):
         level = self._level * full_in // self._full_in  # rounded down
         if at >= self._known:
             level = max(level, said - (self._recent + self._earlier) * full_in)
-        self._level = min(level, said)
+        self._level = level if level <= said else said - in_flight * full_in
         self._heed(left, size, gain, full_in, now)
 
     def _heed(self, left: int, size: int, gain: int, full_in: int, now: int) -> None:
@@ -149,31 +152,32 @@ class _Bucket(_Quota):
             self._earlier = self._recent if now - self._since < 2 * _ON_THE_WAY_NS else 0
             self._recent, self._since = 0, now
 
-    def holds(self, now: int) -> bool:
-        """Whether it may refuse anything at ``now``: it is not full."""
-        return self.left_at(now) < self._size
+    def _rested(self, now: int) -> bool:
+        """Whether it is full, and refuses nothing at ``now``."""
+        return self.available(now) >= self._size
 
-    def left_at(self, now: int) -> int:
+    def available(self, now: int) -> int:
         """The number of permits that it holds, 0 or more."""
         level = self._level + max(0, now - self._at) * self._gain
         return max(0, min(level // self._full_in, self._size))
 
-    def due(self, permits: int, now: int, ahead: int = 0) -> int:
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         """The instant, ``now`` or later, at which it holds that many. More than its size goes from a full bucket, and the rest is owed."""
         missing = (ahead + min(permits, self._size)) * self._full_in - self._level
         return max(now, self._at + ceil_div(missing, self._gain)) if missing > 0 else now
 
-    def take(self, permits: int, now: int) -> None:
-        """Count permits that were granted."""
+    def take(self, permits: int, now: int, since: int | None) -> int:
         self._advance(now)
         self._level -= permits * self._full_in
         self._most -= permits * self._full_in
         self._recent += permits
-        if now == self._began:
-            self._at_once += permits
+        self._note(permits, now)
+        return now if since is None else since
 
-    def give_back(self, permits: int, now: int, taken: int) -> None:
+    def give_back(self, permits: int, now: int, taken: int | None) -> None:
         """Count permits that were granted at ``taken`` and not used. The level never exceeds what the server said."""
+        if taken is None:
+            return
         self._advance(now)
         self._most = min(self._most + self._came_back(permits, taken) * self._full_in, self._size * self._full_in)
         if taken >= self._since:
@@ -195,7 +199,7 @@ class _Bucket(_Quota):
         return at_once > self._size or in_the_long_run > (_LONG + 1) * self._size
 
 
-class ServerQuotas:
+class ServerQuotas(AllOf):
     """A strategy that grants at most what a server said is left of its windows and in its buckets.
 
     Asked in place of the strategy for permits, and for nothing else. A window allows ``left`` permits before ``until``, and further
@@ -203,25 +207,31 @@ class ServerQuotas:
     forbids it ends. A bucket holds until the server says more of it.
     """
 
-    __slots__ = ("_buckets", "_strategy", "_windows")
+    __slots__ = ("_buckets", "_windows")
 
     def __init__(self, strategy: Scheduler) -> None:
-        self._strategy = strategy
+        self.members = self._permitted = (strategy,)
         self._windows: list[_Window] = []  # the first to end comes first
         self._buckets: dict[str, _Bucket] = {}
 
-    def heed(self, name: str, left: int, size: int, ns: int, now: int, at: int, error: int = 0) -> bool:
+    def heed(self, name: str, left: int, size: int, ns: int, now: int, at: int, error: int, in_flight: int) -> bool:
         """`refill`, if the server's quota of that name has a size, or `lower` until ``ns`` after ``at``."""
-        return self.refill(name, left, size, ns, now, at, error) if size else self.lower(left, now, at + ns)
+        if size:
+            return self.refill(name, left, size, ns, now, at, error, in_flight)
+        return self.lower(left, now, at + ns, in_flight)
 
-    def lower(self, left: int, now: int, until: int) -> bool:
+    def lower(self, left: int, now: int, until: int, in_flight: int = 0) -> bool:
         """Grant at most ``left`` permits before ``until``, besides what was said before. False if that says nothing new.
+
+        The server may not have counted the permits in flight. A window that agrees with what it has or has not counted is the same one,
+        and knows better: grants were counted here.
 
         Of more than 32 windows that differ, the two that end the closest together become one: the lesser, until the later end.
         """
         windows = self._windows
         if any(window.left <= left and window.until >= until for window in windows):
             return False
+        left = next((each.left for each in windows if each.holds(now) and left - in_flight <= each.left <= left), max(0, left - in_flight))
         windows[:] = [window for window in windows if window.until > now and not (window.left >= left and window.until <= until)]
         windows.append(_Window(left, now, until))
         windows.sort(key=attrgetter("until"))
@@ -229,13 +239,14 @@ class ServerQuotas:
             # Closest from the first end that either stands for, or each response would prolong one window for ever.
             closest = min(range(_MOST_WINDOWS), key=lambda place: windows[place + 1].until - windows[place].earliest)
             windows[closest + 1].absorb(windows.pop(closest))
+        self._permitted = (*self.members, *windows, *self._buckets.values())
         return True
 
-    def refill(self, name: str, left: int, size: int, full_in: int, now: int, at: int, error: int = 0) -> bool:
+    def refill(self, name: str, left: int, size: int, full_in: int, now: int, at: int, error: int = 0, in_flight: int = 0) -> bool:
         """Grant at most what the server's bucket of that name holds: ``left`` at ``at``, and ``size`` after ``full_in`` ns.
 
-        ``full_in`` may be ``error`` ns too long or too short. ``at`` is ``now`` in time that no pause holds up. False if that says
-        nothing: the bucket has no size, or is new here, and is full or may be.
+        The server may not have counted the permits in flight. ``full_in`` may be ``error`` ns too long or too short. ``at`` is ``now``
+        in time that no pause holds up. False if that says nothing: the bucket has no size, or is new here, and is full or may be.
         """
         buckets = self._buckets
         # A time that is not known within a tenth is taken for the shortest that it can be. A long one means that the bucket is nearly
@@ -246,79 +257,40 @@ class ServerQuotas:
         if name not in buckets and len(buckets) >= _MOST_BUCKETS:
             name = next(iter(buckets))  # a server that makes up names must not cost memory with each
         if name in buckets:
-            buckets[name].tell(left, size, full_in, now, at, error)
+            buckets[name].tell(left, size, full_in, now, at, error, in_flight)
         else:
-            buckets[name] = _Bucket(left, size, told, now, at)
+            buckets[name] = _Bucket(left, size, told, now, at, in_flight)
+        self._permitted = (*self.members, *self._windows, *buckets.values())
         return True
 
     def ended(self, now: int) -> bool:
         """Whether the strategy can stand alone again: all windows are over, and no bucket can lower anything."""
-        return not self._hold(now) and not any(bucket.lowers(self._strategy) for bucket in self._buckets.values())
+        strategy, *quotas = self._permitted
+        return all(quota._rested(now) for quota in quotas) and not any(bucket.lowers(strategy) for bucket in self._buckets.values())
 
     def left(self, now: int) -> int | None:
         """The permits that the server leaves at ``now``; None: nothing that it said holds any longer."""
-        found = [quota.left_at(now) for quota in self._quotas()]
-        return min([left for left in found if left is not None], default=None)
+        left = min([quota.available(now) for quota in self._permitted[1:]], default=_PLENTY)
+        return None if left == _PLENTY else left
 
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
-        quotas = self._quotas()
-        allowed = max([quota.due(permits, now) for quota in quotas], default=now)
-        if allowed > now:
-            return max(allowed, self._strategy.peek(permits, now))
+    def _take(self, permits: Permits, now: int, since: int | None) -> int:
         if since is not None:  # a request that waited for a quota was not late before
-            since = max([since, *(quota.due(permits, since) for quota in quotas)])
-        at = self._strategy.take(permits, now, since)
-        if at <= now:
-            for quota in quotas:
-                quota.take(permits, now)
-        return at
+            since = max([since, *(quota.peek(permits, since) for quota in self._permitted[1:])])
+        return super()._take(permits, now, since)
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
-        at = self._strategy.peek(permits, now, ahead)
-        allowed = max([quota.due(permits, now, ahead) for quota in self._quotas()], default=now)
-        if ahead and (ends := max([window.due(permits, now, ahead) for window in self._windows], default=now)) > now:
+        at = super().peek(permits, now, ahead)
+        if ahead and (ends := max([window.peek(permits, now, ahead) for window in self._windows], default=now)) > now:
             # What no window leaves goes after the last of them.
             left = min([window.left for window in self._windows if window.until == ends])
-            at = max(at, self._strategy.peek(permits, ends, max(ahead - left, 0)))
-        return max(allowed, at) if allowed > now else at
-
-    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Credit the strategy, and by receipt the quotas too, except for grants before the server spoke, which it has counted."""
-        self._strategy.give_back(permits, now, taken)
-        if taken is not None:
-            for quota in self._quotas():
-                quota.give_back(permits, now, taken)
-
-    def charge(self, permits: int, now: int) -> None:
-        """Charge the strategy: the server itself tells the effect of a charge."""
-        self._strategy.charge(permits, now)
-
-    def shift(self, ns: int) -> None:
-        """Move as the strategy does; the server's quotas do not wait for a pause here."""
-        self._strategy.shift(ns)
-        for quota in self._quotas():
-            quota.shift(ns)
-
-    def available(self, now: int) -> int:
-        """What the strategy has, but at most what is left."""
-        available, left = self._strategy.available(now), self.left(now)
-        return available if left is None else min(available, left)
+            at = max(at, self.members[0].peek(permits, ends, max(ahead - left, 0)))
+        return at
 
     def _standings(self, now: int) -> list[tuple[int, int]]:
         """The strategy's, but at most what is left, until there is more for a request."""
-        left, most = self.left(now), self._strategy.max_permits
-        standings = self._strategy._standings(now)
+        (strategy,), left = self.members, self.left(now)
+        most, standings = strategy.max_permits, strategy._standings(now)
         if left is None:
             return standings
         at = self.peek(left + 1, now) if most is None or left < most else now
         return [(left, max(at, more)) if left <= available else (available, more) for available, more in standings]
-
-    def _rested(self, now: int) -> bool:
-        """Not before the last window has ended and the buckets are full."""
-        return not self._hold(now) and self._strategy._rested(now)
-
-    def _hold(self, now: int) -> bool:
-        return any(quota.holds(now) for quota in self._quotas())
-
-    def _quotas(self) -> list[_Window | _Bucket]:
-        return [*self._windows, *self._buckets.values()]

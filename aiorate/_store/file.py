@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from importlib.util import find_spec
 from struct import Struct
+from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
 from zlib import crc32
 
 from aiorate._errors import EngineUnavailable
-from aiorate._lock import Lock
 from aiorate._rate import NS_PER_SECOND
 from aiorate._store.script import HEAD, OF_RATE, OF_WINDOW
 
@@ -91,7 +91,7 @@ class StoreFile:
         self.users: WeakSet[Any] = WeakSet()
         """Those that have to be told of a fork."""
         self._descriptor = -1
-        self._lock = Lock()
+        self._lock = RLock()
         self._asking = False
         self._looked_at = 0
         self._whole: set[int] = set()  # pages without a damaged record
@@ -107,7 +107,7 @@ class StoreFile:
 
     def forked(self) -> None:
         """In a child process: the lock belongs to the open file, which a child has in common with its parent."""
-        self._lock, self._asking, self._busy = Lock(), False, (0, 0)
+        self._lock, self._asking, self._busy = RLock(), False, (0, 0)
         self.close()
 
     def ask(self, record: Record, now: float, decide: Decide[T], patient: bool) -> T:

@@ -103,6 +103,7 @@ class FileSession(Provider):
         self._tail: Run | None = None  # the last slots of all, unless somebody has booked since
         self._timer: Handle | None = None
         pool.answer_ns, pool.link, node.provider = 0, self, self
+        pool.patient = node.above is not None
         file.users.add(self)
 
     @property
@@ -250,8 +251,6 @@ class FileSession(Provider):
     # Telling.
 
     def look(self) -> None:
-        """Learn what is left."""
-        self._node.look_now()
         self._tell()
         self._node.changed()
 
@@ -321,8 +320,7 @@ class FileSession(Provider):
         elif tail in runs and not self.busy and (ahead := tail.left - tail.by(now)):
             self._tell(gone=ahead)
 
-    def end(self) -> None:
-        """The limit was closed: nothing is left in hand, nor a timer."""
+    def closed(self) -> None:
         self._give_back()
         self.moved()
 

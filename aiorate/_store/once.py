@@ -68,9 +68,7 @@ class Once:
 
     def take_blocking(self, permits: Permits, limit: int) -> tuple[int, Taken]:
         """As `take`, in a thread without an event loop, which it blocks."""
-        from aiorate._tree.threads import wait_blocking
-
-        return wait_blocking(self._node, self._node.tree, permits, _ANSWER_NS, self, _Refusals(self._refusals, limit), _SINCE + limit)
+        return self._node.tree.wait_blocking(self._node, permits, _ANSWER_NS, self, _Refusals(self._refusals, limit), _SINCE + limit)
 
     # In decisions.
 

@@ -92,7 +92,7 @@ def terms_of(
     grace: Duration,
 ) -> Terms:
     """The terms of these options. Raises TypeError and ValueError for wrong ones."""
-    check_scope(call, scope, " The limit is that of all processes either way.")
+    check_scope(call, scope)
     check_source(source, alone=scope == "process")
     check_name(call, name)
     late, leased = duration_to_ns(slack, f"{call}(slack)"), duration_to_ns(lease, f"{call}(lease)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from aiorate._rate import ns_to_seconds
 from aiorate._schedulers.amounts import count_of
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from aiorate._feedback import Feedback, Left
     from aiorate._rate import Number, Rate
-    from aiorate._schedulers.amounts import AnyQuotas, Permits
+    from aiorate._schedulers.amounts import Permits
     from aiorate._spec import RateSpec
     from aiorate._tree.node import Node
 
@@ -71,12 +71,13 @@ def cap(node: Node, quota: Left) -> None:
     """Heed what a server said is left of a quota; see `ServerQuotas.heed`. Its time runs from now, during a pause too."""
     from aiorate._schedulers.server_quotas import ServerQuotas
 
-    now, left, told = node.look_now(), quota.of(node.scheduler), node.permitted
+    now, left = node.look_now(), quota.of(node.scheduler)
+    told: Any = node.permitted
     if left is None:
         return
     if not isinstance(told, ServerQuotas):
-        told = cast("AnyQuotas", ServerQuotas(node.scheduler))
-    if told.heed(left.name, left.left, left.size, left.ns, now, now + node.held_for, left.error):
+        told = ServerQuotas(node.scheduler)
+    if told.heed(left.name, left.left, left.size, left.ns, now, now + node.held_for, left.error, left.in_flight):
         node.permitted = told
         node.changed()
 

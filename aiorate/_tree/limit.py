@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from aiorate._loops.loop import Loop, ReadClock, Ticket, Waker
     from aiorate._meter import Meter
-    from aiorate._schedulers.amounts import AnyQuotas, AnyScheduler, Permits
+    from aiorate._schedulers.amounts import AnyScheduler, Permits
     from aiorate._tree.counters import Counters
     from aiorate._tree.fair_queue import Flow
     from aiorate._tree.line import Line
@@ -73,6 +73,12 @@ class Provider:
     def held_up(self) -> None:
         """A request waits for the end of a pause."""
 
+    def look(self) -> None:
+        """Somebody is about to be told what is left: learn it, if that takes no time."""
+
+    def closed(self) -> None:
+        """The limiter was closed."""
+
     def moved(self) -> None:
         """The event loop is gone, or another one is used."""
 
@@ -107,7 +113,7 @@ class Source(Protocol):
     returnable: int
     since: int
 
-    permitted: AnyScheduler | AnyQuotas
+    permitted: AnyScheduler
 
     @property
     def meter(self) -> Meter: ...

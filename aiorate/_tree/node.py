@@ -440,6 +440,7 @@ class Node(Supply):
         self.look_now()
         self.closed = True
         self.fail(error)
+        self.provider.closed()
 
     def disband(self, forked: bool) -> None:
         """The loop is no longer used: every request in line fails, if its loop can still wake it."""

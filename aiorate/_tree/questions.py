@@ -80,6 +80,13 @@ def above_on_demand(limit: Limit) -> bool:
     return above is not None and (above.provider.on_demand or above_on_demand(above))
 
 
+def informed(limit: Limit) -> int:
+    """The present instant, once it is known what a store has left."""
+    limit.look_now()
+    limit.provider.look()
+    return limit.look_now()
+
+
 def available(limit: Limit) -> int:
     """How many permits a newcomer would get at once."""
     limit.here()  # a limit above may not have been used yet: see is_rested()

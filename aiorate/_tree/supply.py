@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aiorate._events import Event
     from aiorate._loops.loop import Clock, Loop, ReadClock
     from aiorate._meter import Meter
-    from aiorate._schedulers.amounts import AnyQuotas, AnyScheduler, Permits
+    from aiorate._schedulers.amounts import AnyScheduler, Permits
     from aiorate._schedulers.interface import Scheduler
     from aiorate._tree.limit import Provider, Taken
     from aiorate._tree.line import Line
@@ -137,7 +137,7 @@ class Supply(Timeline):
         claim("a limiter" if name is None else f"the limiter {name!r}", scheduler)
         scheduler._receipts = False
         self.scheduler: AnyScheduler = scheduler  # type: ignore[assignment]  # of permits of its kind
-        self.permitted: AnyScheduler | AnyQuotas = self.scheduler
+        self.permitted: AnyScheduler = self.scheduler
         """Whom to ask for permits: the scheduler or, as long as that holds, what servers said."""
         self.catch_up: int = catch_up
         """The most nanoseconds that are made up for when the loop is late."""
@@ -351,7 +351,7 @@ class Supply(Timeline):
 
     def forget_told(self, now: int) -> None:
         """What servers said holds no longer, if it is over."""
-        if self.held_at is None and self.permitted.ended(now):  # type: ignore[union-attr]  # only what servers said is forgotten
+        if self.held_at is None and self.permitted.ended(now):  # type: ignore[attr-defined]  # only what servers said is forgotten
             self.permitted = self.scheduler
 
     def open_meter(self) -> None:

@@ -23,7 +23,7 @@ from aiorate._loops.turn import MOST
 from aiorate._meter import COMPILED
 from aiorate._tree.deciding import LINGER_NS, decisions, keeper, post, run, tell
 from aiorate._tree.limit import undo
-from aiorate._tree.refusals import NOT_FOR_THREADS, Refusals
+from aiorate._tree.refusals import Refusals
 from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
@@ -379,6 +379,46 @@ class ThreadTree(Tree):
         elif taken is not None and outcome is not None and not isinstance(outcome, BaseException):  # its grant stood already
             undo(outcome[1], held=False)
 
+    def wait_blocking(
+        self,
+        limit: Limit,
+        permits: Permits,
+        most_ns: int | None = None,
+        most: Admission | None = None,
+        refusals: Refusals = BLOCKING,
+        since: int | None = None,
+    ) -> tuple[int, Taken]:
+        """Block this thread until the permits are granted; returns the ns waited, and what was taken.
+
+        Interrupted at any instant, as by Ctrl-C, the request is undone, or its grant comes back. RuntimeError in a
+        thread whose event loop runs.
+        """
+        if running_loop() is not None:
+            raise RuntimeError(
+                "acquire_blocking() would block the event loop that runs in this thread. Await acquire() instead, or write `async with`."
+            )
+        if permits is _ONE and limit.meter.grab(True):
+            return 0, ()
+        check_may_block()
+        if get_ident() != decisions.main:  # without a ticket, in two thirds of the time
+            found = self.take(limit, permits)
+            if found is not None:
+                return 0, found[1]
+        ticket = ThreadTicket(_inbox_here(), self, limit, permits)
+        try:
+            granted, _, asked, taken = self.hand_in(ticket, most_ns, most, refusals, since)
+            if granted is None:
+                return 0, taken
+            epoch, signal = self.epoch, ticket.signal
+            while ticket.outcome is None:
+                signal.acquire(timeout=_LOOK_AGAIN)
+            waited, _, taken = self.resume(limit, ticket, asked, permits, epoch, refusals)
+        except BaseException as error:
+            if error is not ticket.outcome:
+                self.abandon(ticket)
+            raise
+        return waited, taken
+
     def begin_again(self) -> None:
         """In a child process, after a fork."""
         self.disband(forked=True)
@@ -419,49 +459,6 @@ def check_may_block() -> None:
     decisions.refuse_nested()
     if keeper.here:
         raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
-
-
-def wait_blocking(
-    limit: Limit,
-    tree: Tree,
-    permits: Permits,
-    most_ns: int | None = None,
-    most: Admission | None = None,
-    refusals: Refusals = BLOCKING,
-    since: int | None = None,
-) -> tuple[int, Taken]:
-    """Block this thread until the permits are granted; returns the ns waited, and what was taken.
-
-    Interrupted at any instant, as by Ctrl-C, the request is undone, or its grant comes back. RuntimeError with the scope of a loop, and
-    in a thread whose event loop runs.
-    """
-    if not isinstance(tree, ThreadTree):
-        raise RuntimeError(NOT_FOR_THREADS)
-    if running_loop() is not None:
-        raise RuntimeError(
-            "acquire_blocking() would block the event loop that runs in this thread. Await acquire() instead, or write `async with`."
-        )
-    if permits is _ONE and limit.meter.grab(True):
-        return 0, ()
-    check_may_block()
-    if get_ident() != decisions.main:  # without a ticket, in two thirds of the time
-        found = tree.take(limit, permits)
-        if found is not None:
-            return 0, found[1]
-    ticket = ThreadTicket(_inbox_here(), tree, limit, permits)
-    try:
-        granted, _, asked, taken = tree.hand_in(ticket, most_ns, most, refusals, since)
-        if granted is None:
-            return 0, taken
-        epoch, signal = tree.epoch, ticket.signal
-        while ticket.outcome is None:
-            signal.acquire(timeout=_LOOK_AGAIN)
-        waited, _, taken = tree.resume(limit, ticket, asked, permits, epoch, refusals)
-    except BaseException as error:
-        if error is not ticket.outcome:
-            tree.abandon(ticket)
-        raise
-    return waited, taken
 
 
 # --- Forks

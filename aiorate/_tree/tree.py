@@ -15,7 +15,7 @@ from aiorate._tree.agenda import Agenda
 from aiorate._tree.limit import hold, kept, outcome_of, undo
 from aiorate._tree.line import StandIn
 from aiorate._tree.questions import above_on_demand, wait_for
-from aiorate._tree.refusals import ACQUIRE
+from aiorate._tree.refusals import ACQUIRE, NOT_FOR_THREADS
 from aiorate._tree.timeline import NOT_ASKED
 
 if TYPE_CHECKING:
@@ -98,6 +98,18 @@ class Tree:
     ) -> Answer:
         """`request`, for a caller of this thread."""
         return self.request(limit, permits, most_ns, most, refusals, since, turned)
+
+    def wait_blocking(
+        self,
+        limit: Limit,
+        permits: Permits,
+        most_ns: int | None = None,
+        most: Admission | None = None,
+        refusals: Refusals = ACQUIRE,
+        since: int | None = None,
+    ) -> tuple[int, Taken]:
+        """Block this thread until the permits are granted; returns the ns waited, and what was taken."""
+        raise RuntimeError(NOT_FOR_THREADS)
 
     def leave(self, limit: Limit, ticket: Ticket, permits: Permits, epoch: int) -> None:
         """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never waits. An error is a strategy's."""

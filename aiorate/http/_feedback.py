@@ -124,20 +124,6 @@ def teach(adaptive: AdaptiveRate, feedback: Feedback | None, status: int, grante
     return feedback
 
 
-def less(quota: Quota, under_way: int) -> Quota:
-    """The quota once so many requests more have been counted."""
-    if quota.unit != "requests":
-        return quota
-    if quota.used is not None:
-        quota = replace(quota, used=quota.used + under_way)
-    if quota.remaining is None:
-        return quota
-    left, reset = max(0, quota.remaining - under_way), quota.reset
-    if quota.full_at_reset and quota.limit and quota.limit > quota.remaining and reset:
-        reset = bounded(reset * (quota.limit - left) / (quota.limit - quota.remaining))  # at the same rate
-    return replace(quota, remaining=left, reset=reset)
-
-
 def _gather(headers: Headers) -> dict[str, str]:
     # The headers that are read here, by their names in lower case. Multi-dicts give each field of a name.
     fields: dict[str, list[str]] = {}

@@ -18,7 +18,7 @@ from aiorate import Budget, KeyedLimiter, Limiter
 from aiorate._errors import check_count, kind_of
 from aiorate._rate import NO_BOUND, duration_to_ns
 from aiorate.adaptive import AdaptiveRate, adaptive_of
-from aiorate.http._feedback import less, read_feedback, teach
+from aiorate.http._feedback import read_feedback, teach
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -71,12 +71,12 @@ class Sent:
         feedback = read_feedback(status, headers)
         if self._adaptive is not None:
             feedback = teach(self._adaptive, feedback, status, self._granted)
-        if feedback is not None and feedback.quotas and (under_way := self._under_way()):
-            feedback = replace(feedback, quotas=tuple(less(quota, under_way) for quota in feedback.quotas))
+        if feedback is not None and feedback.quotas:
+            feedback = replace(feedback, in_flight=self._in_flight())
         self._heed(feedback)
         self._over()  # last: another thread may hear a response meanwhile
 
-    def _under_way(self) -> int:
+    def _in_flight(self) -> int:
         """The permits of all others that the server may not have counted when it answered this one."""
         others = [other for number, other in self._others.copy().items() if number != id(self)]
         sent = sum([permits for at, permits in others if self._at - _ARRIVED < at < inf])

@@ -15,8 +15,8 @@ from aiorate._schedulers.places import Places
 from aiorate._tree import changes
 
 if TYPE_CHECKING:
+    from aiorate._budget import KeyedBudget
     from aiorate._keyed import KeyedLimiter
-    from aiorate._keyed_budget import KeyedBudget
     from aiorate._loops.loop import ReadClock
     from aiorate._tree.node import Node
 
@@ -52,7 +52,7 @@ def _reset(limit: Limiter | Budget | None, done: set[Node]) -> None:
     """Reset a limit, after those that it shares: requests in line take from these at once."""
     if limit is None:
         return
-    levels = [limit._node if isinstance(limit, Budget) else limit._places or limit._node]
+    levels = [limit._node if isinstance(limit, Budget) else limit._lowest]
     while levels[-1].above is not None:
         levels.append(levels[-1].above)
     for node in reversed([each for each in levels if each not in done]):  # thousands of keys may share one

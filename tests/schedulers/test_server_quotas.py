@@ -50,6 +50,22 @@ def test_an_earlier_cap_holds_until_its_own_end() -> None:
     assert [capped.take(1, 0), capped.take(1, 0)] == [0, 5 * S]
 
 
+def test_permits_in_flight_may_not_be_counted() -> None:
+    """49 left and 19 in flight are 30. Words that agree with that keep it, until the later end; others used what a word does not have."""
+    capped = Capped(full(1_000))
+    words = (49, 60, 19, True), (48, 61, 19, True), (30, 61, 0, False)
+    assert [news for *_, news in words] == [capped.lower(left, 0, until * S, in_flight) for left, until, in_flight, _ in words]
+    assert (capped.left(0), capped.left(61 * S)) == (30, None)
+    assert capped.lower(25, 0, 61 * S, 10)
+    assert [capped.left(0), capped.take(15, 0), capped.take(1, 0)] == [15, 0, 61 * S]
+
+    assert capped.refill("requests", 49, 50, S, 61 * S, 61 * S, 0, 19)  # a bucket fills at the rate that was told
+    assert [capped.left(at) for at in (61 * S, 62 * S)] == [30, 31]
+    for left, in_flight, kept in ((49, 30, 30), (30, 0, 30), (20, 5, 15)):
+        assert capped.refill("requests", left, 50, (50 - left) * S, 61 * S, 61 * S, 0, in_flight)
+        assert kept == capped.left(61 * S)
+
+
 def test_none_of_very_many_caps_is_exceeded() -> None:
     """Some of two hundred different responses become one, and gain no permit."""
     dice = random.Random("many")

@@ -139,10 +139,10 @@ def test_requests_that_wait_in_an_open_loop_move_up() -> None:
 
 def test_a_place_that_a_dead_test_held_is_free() -> None:
     """Its loop was closed with a task inside, which somebody still knows. In a loop that is open, whoever is inside keeps the place."""
-    limiter = Limiter("1/h", max_concurrency=1)
+    limiter = KeyedLimiter(lambda key: Limiter("1/h", max_concurrency=1), shared=Limiter("1/h", max_concurrency=1))
 
     async def inside() -> bool:
-        async with limiter:
+        async with limiter("key"):
             return await asyncio.sleep(3600, True)
 
     for close in (False, True):
