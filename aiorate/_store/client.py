@@ -105,15 +105,14 @@ class StoreClient:
         return self._task is not None
 
     def wake(self, session: Session) -> None:
-        """Ask the store for it in the loop's next iteration, or when the call in flight is answered."""
-        self._call(self._want, session)
-
-    def release(self, session: Session) -> None:
-        """Forget it: nobody asks for it, or another client does. After the last, the task ends, and the connection is closed."""
-        self._call(self._forget, session)
+        """Ask the store for it in the loop's next iteration, or when the call in flight is answered. Called in a decision."""
+        if self._thread is None:
+            self._want(session)
+        else:
+            self._thread.post(partial(self._want, session))
 
     async def detach(self, session: Session) -> None:
-        """As `release`, once it has nothing to tell, or cannot. After the last, neither task nor connection is left, nor a thread."""
+        """Forget it, once it has nothing to tell, or cannot. After the last, neither task nor connection is left, nor a thread."""
         told, thread = Word(), self._thread
         if thread is None:
             self._leave(session, told)
@@ -125,13 +124,6 @@ class StoreClient:
 
     # In the loop.
 
-    def _call(self, call: Callable[[Session], None], session: Session) -> None:
-        """In another thread, where it is called in a decision, post it."""
-        if self._thread is None:
-            call(session)
-        else:
-            self._thread.post(partial(call, session))
-
     def _want(self, session: Session) -> None:
         self._attached.add(session)
         self._wanting[session] = None
@@ -140,13 +132,6 @@ class StoreClient:
             self._task = asyncio.Task(self._run(), loop=self._loop, name="aiorate-redis")
         elif self._idle is not None:
             self._rouse(True)
-
-    def _forget(self, session: Session) -> None:
-        self._wanting.pop(session, None)
-        self._attached.discard(session)
-        if not self._attached and self._task is not None:
-            self._over = True
-            self._task.cancel()
 
     def _leave(self, session: Session, told: Word) -> None:
         self._leaving[told] = session
@@ -159,9 +144,13 @@ class StoreClient:
             if session in sessions:
                 del self._leaving[told]
                 self._left.append(told)
-                self._forget(session)
+                self._wanting.pop(session, None)
+                self._attached.discard(session)
         if self._attached:
             self._tell()
+        elif self._left and self._task is not None:
+            self._over = True
+            self._task.cancel()
 
     def _tell(self) -> None:
         """Let those go on who wait for the end, or need not."""

@@ -275,16 +275,11 @@ class Question(NamedTuple):
 class Answer(NamedTuple):
     """What the script says. Durations are in us, from the instant at which it ran."""
 
-    value: str
-    """The key's value, to be remembered; empty if the question named no window of the present."""
-    numbers: list[float]
-    """Those of the value; of an answer without one, the time of the server."""
-    wait: float
-    """How long the first request that got nothing has to wait; 0: all got something."""
-    place: int
-    """The dimension for which that one waits, counted from 1; 0: none."""
-    seat: float
-    """The seat that the client has now; see `Question.seat`."""
+    value: str  # that of the key, to be remembered; empty if the question named no window of the present
+    numbers: list[float]  # those of the value; of an answer without one, the time of the server
+    wait: float  # how long the first request that got nothing has to wait; 0: all got something
+    place: int  # the dimension for which that one waits, counted from 1; 0: none
+    seat: float  # the seat that the client has now; see `Question.seat`
     runs: list[tuple[int, int, list[float]]]
     """Of each run: how many requests it granted, the dimension that they waited for, and when the first is due, by each rate too."""
 
