@@ -231,7 +231,7 @@ class ServerQuotas(AllOf):
         windows = self._windows
         if any(window.left <= left and window.until >= until for window in windows):
             return False
-        left = next((each.left for each in windows if each.holds(now) and left - in_flight <= each.left <= left), max(0, left - in_flight))
+        left = next((each.left for each in windows if now < each.until and left - in_flight <= each.left <= left), max(0, left - in_flight))
         windows[:] = [window for window in windows if window.until > now and not (window.left >= left and window.until <= until)]
         windows.append(_Window(left, now, until))
         windows.sort(key=attrgetter("until"))
