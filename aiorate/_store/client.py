@@ -88,7 +88,8 @@ class StoreClient:
         self._heard: int = 0  # the answers of the store until the last tick
         self._given_up: bool = False  # whether the call was cancelled, as it takes too long
         self._over: bool = False  # whether the task was cancelled, as no session was left
-        self._leaving: list[Word] = []  # for those who wait for its end
+        self._leaving: dict[Word, Session] = {}  # those that leave once they have nothing to tell, and for whom
+        self._left: list[Word] = []  # for those who wait for the end of the task
         self._idle: asyncio.Future[bool] | None = None  # what the task awaits while there is nothing to ask; False: it may end
         self._retry: float = 0.0
         self._silent: float | None = None  # when the first call began of those without an answer since the last
@@ -104,15 +105,14 @@ class StoreClient:
         return self._task is not None
 
     def wake(self, session: Session) -> None:
-        """Ask the store for it in the loop's next iteration, or when the call in flight is answered."""
-        self._call(self._want, session)
-
-    def release(self, session: Session) -> None:
-        """Forget it: nobody asks for it, or another client does. After the last, the task ends, and the connection is closed."""
-        self._call(self._forget, session)
+        """Ask the store for it in the loop's next iteration, or when the call in flight is answered. Called in a decision."""
+        if self._thread is None:
+            self._want(session)
+        else:
+            self._thread.post(partial(self._want, session))
 
     async def detach(self, session: Session) -> None:
-        """As `release`. After the last, neither task nor connection is left, nor a thread."""
+        """Forget it, once it has nothing to tell, or cannot. After the last, neither task nor connection is left, nor a thread."""
         told, thread = Word(), self._thread
         if thread is None:
             self._leave(session, told)
@@ -124,13 +124,6 @@ class StoreClient:
 
     # In the loop.
 
-    def _call(self, call: Callable[[Session], None], session: Session) -> None:
-        """In another thread, where it is called in a decision, post it."""
-        if self._thread is None:
-            call(session)
-        else:
-            self._thread.post(partial(call, session))
-
     def _want(self, session: Session) -> None:
         self._attached.add(session)
         self._wanting[session] = None
@@ -140,19 +133,30 @@ class StoreClient:
         elif self._idle is not None:
             self._rouse(True)
 
-    def _forget(self, session: Session) -> None:
-        self._wanting.pop(session, None)
-        self._attached.discard(session)
-        if not self._attached and self._task is not None:
+    def _leave(self, session: Session, told: Word) -> None:
+        self._leaving[told] = session
+        if session not in self._asked:
+            self._want(session)
+
+    def _let_go(self, *sessions: Session) -> None:
+        """Of these, those that leave have left."""
+        for told, session in list(self._leaving.items()):
+            if session in sessions:
+                del self._leaving[told]
+                self._left.append(told)
+                self._wanting.pop(session, None)
+                self._attached.discard(session)
+        if self._attached:
+            self._tell()
+        elif self._left and self._task is not None:
             self._over = True
             self._task.cancel()
 
-    def _leave(self, session: Session, told: Word) -> None:
-        self._forget(session)
-        if self._attached or self._task is None:
-            told.tell()
-        else:
-            self._leaving.append(told)
+    def _tell(self) -> None:
+        """Let those go on who wait for the end, or need not."""
+        told, self._left = self._left, []
+        for each in told:
+            each.tell()
 
     def _rouse(self, more: bool) -> None:
         """Have the idle task go on, or end."""
@@ -181,13 +185,10 @@ class StoreClient:
             self._task = self._idle = None
             if self._wanting:  # woken while it was being cancelled
                 self._want(next(iter(self._wanting)))
-            leaving, self._leaving = self._leaving, []
-            if self._thread is not None:
-                self._thread.leaving += leaving
-                self._loop.call_soon(self._loop.stop)  # once a connection that was just closed is gone
+            if self._thread is None:
+                self._tell()
             else:
-                for told in leaving:
-                    told.tell()
+                self._loop.call_soon(self._loop.stop)  # once a connection that was just closed is gone
         if not isinstance(error, (Exception, asyncio.CancelledError, type(None))):
             raise error
 
@@ -209,7 +210,9 @@ class StoreClient:
             except Exception as error:  # of a clock, say: the other sessions go on
                 session.run(session.failed, error)
                 continue
-            if question is not None:
+            if question is None:
+                self._let_go(session)
+            else:
                 self._asked.append(session)
                 questions.append(question)
         if not questions:
@@ -236,6 +239,7 @@ class StoreClient:
                 lost[session] = failure
             except Exception as error:  # which does not concern the others
                 session.run(session.failed, error)
+        self._wanting.update(dict.fromkeys(session for session in self._leaving.values() if session in asked))
         if lost:
             await self._lose(lost, began)
         else:
@@ -251,6 +255,7 @@ class StoreClient:
             if session.client is self:
                 self._wanting[session] = None
                 session.run(session.unreachable, failure.__cause__ or failure, began - self._silent)
+        self._let_go(*lost)
         self._retry = min(max(2 * self._retry, _RETRY), _LONGEST_RETRY)
         await asyncio.sleep(self._retry * uniform(0.5, 1.0))
 
@@ -262,6 +267,7 @@ class StoreClient:
             error = RuntimeError("acquire(): the task that asks the store was cancelled")
         for session in left:
             session.run(session.failed, error)
+        self._let_go(*self._leaving.values())
 
     @property
     def _longest_call(self) -> float:
@@ -287,6 +293,7 @@ class StoreClient:
             for session in self._asked:
                 if session.client is self:
                     session.run(session.unreachable, _no_answer(_CALL_SECONDS), None)
+            self._let_go(*self._asked)
 
 
 def _no_answer(seconds: float) -> Unreachable:
@@ -320,8 +327,6 @@ class _Thread:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self.clients: dict[object, StoreClient] = {}
-        self.leaving: list[Word] = []
-        """For those who wait until it is known whether the thread ends."""
         self._calls: deque[Callable[[], object]] = deque()  # that the loop has yet to make
         self._process: int = os.getpid()
         self.thread = threading.Thread(target=self._serve, name="aiorate", daemon=True)
@@ -367,9 +372,9 @@ class _Thread:
         while not ended:
             self._loop.run_forever()  # until nothing may be left to do
             ended = run(self._end)
-            leaving, self.leaving = self.leaving, []
-            for told in leaving:
-                told.tell()
+            for client in self.clients.values():
+                if not client.busy:
+                    client._tell()
         self._loop.close()
 
     def _end(self) -> bool:

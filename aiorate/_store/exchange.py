@@ -7,20 +7,20 @@ that may end.
 
 from __future__ import annotations
 
-import os
 from functools import partial
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from math import ceil
 from random import getrandbits
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate._rate import NS_PER_SECOND
+from aiorate._schedulers.amounts import count_of
 from aiorate._store.script import FORM, HEAD, MOST, MOST_RUNS, OF_RATE, OF_WINDOW, Question, pack, read_answer
 from aiorate._store.slots import MOST_NS, Level, Run
 from aiorate._tree.changes import on_pause_end
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from aiorate._schedulers.amounts import Permits
     from aiorate._store.options import Terms
@@ -41,6 +41,7 @@ _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
 _LATEST_UNIX_NS = 10**19  # the year 2286
 _SOONEST_NS, _LATEST_NS = 20 * _MS, 250 * _MS  # after which to ask again for a reservation that was not booked
 _RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a window that is used up: permits may come back
+_NO_EDGES = [0.0] * 4
 Runs = list[tuple[int, tuple[int, ...]]]
 """How many requests of which amounts."""
 News = tuple[bool, int]
@@ -80,7 +81,7 @@ class Exchange:
         self._news: News = _NO_NEWS  # that the store is yet to hear
         self._paused: bool = False  # whether the store pauses all processes
         self._tail: Run | None = None  # the last slots of all, as far as is known
-        self._number: tuple[int, int] = (0, 0)  # of this client, and its process
+        self._number: int = getrandbits(48) + 1  # of this client
         self._seat: float = 0
         self._clock: int | None = None  # what the store's clock is ahead of readings; None: it has not said
         self._edges: tuple[object, list[int]] = (None, [])  # of windows; Unix times in ns, of that rate
@@ -90,20 +91,6 @@ class Exchange:
         self._ahead_us: float = 0.0  # the horizon of a budget's latest question
 
     # What is lacking.
-
-    def _line(self) -> Iterator[Permits]:
-        """The requests for the node that were not cancelled: the first one first, the others in about the order of service."""
-        line, first = self._node.line, self._node.first()
-        if first is None:
-            return
-        if not isinstance(first, tuple):
-            yield first.stood
-        for _, limit in line.below():
-            if limit is not first:
-                yield limit.stood
-        for ticket, permits, _ in line:
-            if not ticket.cancelled():
-                yield permits
 
     def first(self) -> Permits:
         """The permits of the first in line; 0: nobody waits."""
@@ -126,9 +113,11 @@ class Exchange:
         return not (pool.unit or self._uncovered(now))
 
     def _uncovered(self, now: int) -> list[tuple[int, ...]]:
-        """The first requests in line for which there are not enough slots."""
-        pool = self._pool
-        return pool.hand.uncovered([*islice((need for permits in self._line() if any(need := pool.need(permits))), 2 * MOST_RUNS)], now)
+        """The first requests for which there are not enough slots, of those in line in about the order of service."""
+        pool, line, first = self._pool, self._node.line, self._node.first()
+        below = sorted([limit for _, limit in line.below()], key=lambda limit: limit is not first)
+        waiting = chain([limit.stood for limit in below], (permits for ticket, permits, _ in line if not ticket.cancelled()))
+        return pool.hand.uncovered([*islice((need for permits in waiting if any(need := pool.need(permits))), 2 * MOST_RUNS)], now)
 
     def lack(self, once: Sequence[Permits] = ()) -> tuple[Runs, bool]:
         """The runs to ask for, and whether each of them whole or not at all: those of requests that ask ``once``, before all in line."""
@@ -140,9 +129,8 @@ class Exchange:
             return [], False
         if not pool.unit:
             return [(len([*same]), need) for need, same in groupby(self._uncovered(now))][:MOST_RUNS], False
-        first, waiting = self.first() or 0, sum(self._line())
-        assert isinstance(first, int)
-        assert isinstance(waiting, int)
+        line = self._node.line
+        first, waiting = count_of(self.first()), sum([count_of(limit.stood) for _, limit in line.below()], count_of(line.total))
         ready = pool.usable(first or 1, now)
         expected = self._expected(first, waiting) if self._terms.lease else 0
         missing = waiting + expected - ready
@@ -206,31 +194,25 @@ class Exchange:
         if over and until > reading:  # the end of a pause and the next pause take two questions
             self._news = False, until
         self.sent = Sent(reading, runs, pool.parts, whole, closed, pool.corrections, pool.oldest, (over, _NO_NEWS[1] if over else until))
-        pause = 0.0 if over else (until - reading) / _US if until > reading else -1.0
-        oldest = 0.0 if pool.oldest is None else max(now - pool.oldest, 0) / _US
+        question = self._question(
+            runs,
+            whole,
+            pause=0.0 if over else (until - reading) / _US if until > reading else -1.0,
+            oldest=0.0 if pool.oldest is None else max(now - pool.oldest, 0) / _US,
+            gone=gone,
+        )
         rows: list[list[float]] = []
         for part, more in zip(pool.parts, pool.corrections, strict=True):
-            edges = [0.0] * 4 if part.calendar is None else [edge / _US for edge in self._windows(part, reading)]
+            edges = _NO_EDGES if part.calendar is None else [edge / _US for edge in self._windows(part, reading)]
             rows.append([part.every_us, part.burst, max(min(more, MOST), -MOST), *edges])
         pool.corrections, pool.oldest, pool.refused = [0] * len(pool.parts), None, 0
-        question = self._question(runs, whole)._replace(pause=pause, oldest=oldest, gone=int(gone))
         return [pack(question, rows, runs), self._told or f"{FORM} {self._terms.kind}"]
 
-    def _question(self, runs: Runs, whole: bool) -> Question:
-        """The question for these requests, and nothing told."""
-        slack, far = self._terms.slack / _US, self._far(runs)
-        if self._number[1] != os.getpid():
-            self._number = getrandbits(48) + 1, os.getpid()
-        return Question(
-            horizon=far,
-            reach=self._reach(far),
-            within=slack if whole else -1,
-            age=(self._node.read() - self.told_at) / _US,
-            client=self._number[0],
-            took=self._took / _US if self._took else -1,
-            seat=self._seat,
-            margin=slack,
-        )
+    def _question(self, runs: Runs, whole: bool, pause: float = -1.0, oldest: float = 0.0, gone: bool = False) -> Question:
+        """The question for these requests, and what else is told."""
+        slack, far, age = self._terms.slack / _US, self._far(runs), (self._node.read() - self.told_at) / _US
+        took, within = self._took / _US if self._took else -1.0, slack if whole else -1.0
+        return Question(pause, far, self._reach(far), within, age, self._number, oldest, took, self._seat, int(gone), slack)
 
     def ask_local(self, local: Local, once: Sequence[Permits]) -> None:
         """The same question, to a store of this process."""
@@ -251,6 +233,10 @@ class Exchange:
             pool.oldest = sent.oldest if pool.oldest is None else min(sent.oldest, pool.oldest)
         if not self._news[0]:  # pauses merge by the later end
             self._news = sent.news[0], max(sent.news[1], self._news[1])
+
+    def forked(self) -> None:
+        """This is a child process, and another client."""
+        self.sent, self._news, self._tail, self._number = None, _NO_NEWS, None, getrandbits(48) + 1
 
     def _windows(self, part: Part, reading: int) -> list[int]:
         """The edges of the present window and of the next two; Unix times in ns."""

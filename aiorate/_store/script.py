@@ -259,43 +259,27 @@ SHA = sha1(TEXT.encode(), usedforsecurity=False).hexdigest()
 class Question(NamedTuple):
     """What a client asks and tells. All durations are in us."""
 
-    pause: float = -1
-    """How long to pause all processes from now; 0: a pause is over, -1: nothing changed."""
-    horizon: float = 0
-    """How far ahead all processes together aim to book."""
-    reach: float = MOST
-    """How much later than the latest booking one may be; a request that is due later claims, and others leave room for it."""
-    within: float = -1
-    """How far ahead a request may be due, which is then granted whole or not at all; -1: any time is of use."""
-    age: float = 0
-    """How long ago the client was told the value that it remembers."""
-    client: int = 0
-    """Its number."""
-    oldest: float = 0
-    """How long ago that was granted of which something comes back."""
-    took: float = -1
-    """How long an answer takes; -1: unknown."""
-    seat: float = 0
-    """The end of the window at which the client has a seat in the next one; 0: it has none."""
-    gone: int = 0
-    """1: what comes back counts only if nobody has asked since."""
-    margin: float = 0
-    """How long before its end a window grants nothing more, beside the time of an answer."""
+    pause: float = -1  # how long to pause all processes from now; 0: a pause is over, -1: nothing changed
+    horizon: float = 0  # how far ahead all processes together aim to book
+    reach: float = MOST  # how much later than the latest booking one may be; who is due later claims, and others leave room
+    within: float = -1  # how far ahead a request may be due, which is then granted whole or not at all; -1: any time is of use
+    age: float = 0  # how long ago the client was told the value that it remembers
+    client: int = 0  # its number
+    oldest: float = 0  # how long ago that was granted of which something comes back
+    took: float = -1  # how long an answer takes; -1: unknown
+    seat: float = 0  # the end of the window at which the client has a seat in the next one; 0: it has none
+    gone: int = 0  # 1: what comes back counts only if nobody has asked since
+    margin: float = 0  # how long before its end a window grants nothing more, beside the time of an answer
 
 
 class Answer(NamedTuple):
     """What the script says. Durations are in us, from the instant at which it ran."""
 
-    value: str
-    """The key's value, to be remembered; empty if the question named no window of the present."""
-    numbers: list[float]
-    """Those of the value; of an answer without one, the time of the server."""
-    wait: float
-    """How long the first request that got nothing has to wait; 0: all got something."""
-    place: int
-    """The dimension for which that one waits, counted from 1; 0: none."""
-    seat: float
-    """The seat that the client has now; see `Question.seat`."""
+    value: str  # that of the key, to be remembered; empty if the question named no window of the present
+    numbers: list[float]  # those of the value; of an answer without one, the time of the server
+    wait: float  # how long the first request that got nothing has to wait; 0: all got something
+    place: int  # the dimension for which that one waits, counted from 1; 0: none
+    seat: float  # the seat that the client has now; see `Question.seat`
     runs: list[tuple[int, int, list[float]]]
     """Of each run: how many requests it granted, the dimension that they waited for, and when the first is due, by each rate too."""
 

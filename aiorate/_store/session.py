@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from aiorate._errors import EngineUnavailable
 from aiorate._events import Event
 from aiorate._loops.table import running_loop
 from aiorate._rate import NS_PER_SECOND, ns_to_seconds
-from aiorate._store.client import Word, client_of, client_of_process
+from aiorate._store.client import client_of, client_of_process
 from aiorate._store.exchange import Exchange
 from aiorate._store.failures import Refusal, said, said_by_server
 from aiorate._store.once import Once
@@ -51,9 +53,7 @@ class StoreSession(Provider):
         """Requests that ask once."""
         self._source, self._node, self._pool, self._terms = source, node, pool, terms
         self._exchange: Exchange = Exchange(node, pool, terms)
-        self._process: int = 0  # in which the store was asked last
         self._closed: bool = False  # nothing is asked, except to return slots
-        self._returned: list[Word] | None = None  # while aclose() waits until the store has heard of slots that come back
         self._lost_at: int | None = None  # the reading at the first call without an answer; None: the store answers
         self._cause: BaseException | None = None  # of the last one
         self._degraded: bool = False  # whether that has gone on for longer than the grace
@@ -61,8 +61,8 @@ class StoreSession(Provider):
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._timer: Handle | None = None
         self._timer_at: int = 0
-        pool.link = self
-        node.provider = self
+        pool.link = node.provider = self
+        _sessions.add(self)
 
     @property
     def run(self) -> Callable[..., Any]:
@@ -126,14 +126,18 @@ class StoreSession(Provider):
         self._pool.patient = True
 
     def moved(self) -> None:
-        """The event loop is gone, another one is used, which may have asked already, or this is a child process."""
-        forked = self._process != os.getpid()
-        if forked:  # the slots in hand and the connection are the parent's
-            self._pool.clear()
+        """The event loop is gone, or another one is used, which may have asked already."""
         if self.client is not None and not self.client.here:
             self._forget()
-        if forked:
-            self._pool.corrections, self._pool.oldest = [0] * len(self._pool.parts), None
+
+    def forked(self) -> None:
+        """This is a child process: the slots in hand, the connection, and what is to be told are the parent's."""
+        pool = self._pool
+        pool.clear()
+        pool.unanswered()
+        pool.corrections, pool.oldest = [0] * len(pool.parts), None
+        self.client = self._timer = None
+        self._exchange.forked()
 
     def _forget(self) -> None:
         """No client asks any more."""
@@ -141,7 +145,6 @@ class StoreSession(Provider):
             self._timer.cancel()
             self._timer = None
         self._exchange.forget()
-        self._settle()
         self.once.refuse()
         self.client = None
         self._pool.unanswered()
@@ -169,15 +172,13 @@ class StoreSession(Provider):
             self._forget()
         if self.client is None:
             self.client = client_of_process(self._source) if self._node.tree.threads else client_of(self._source, self.key)
-            self._process = os.getpid()
             self._node.tree.add(self._node)
         self.client.wake(self)
 
     def question(self) -> Asked | None:
         """What to ask now; None: nothing."""
         node, pool, exchange = self._node, self._pool, self._exchange
-        if self._closed and self._returned is None:
-            pool.unanswered()
+        if self._closed and self._lost_at is not None:
             return None
         exchange.forget()
         pool.drop(node.now())
@@ -196,9 +197,6 @@ class StoreSession(Provider):
         else:
             self._lost_at = None
         pool.asked_at = None
-        if self._returned is not None:
-            self._settle()
-            return
         first = self._exchange.first()
         if first and pool.lacks(first, node.now()):
             node.changed()  # nothing is on its way that would wake it
@@ -224,9 +222,8 @@ class StoreSession(Provider):
             self._tell()
         if not answer.value:
             self._wake()
-        elif self._returned is not None and sent.closed:
+        elif sent.closed:
             self._pool.clear()
-            self._settle()
         elif not self._closed:  # else the next question returns these slots
             exchange.follow(answer.numbers[2])
             if sent.whole:
@@ -246,7 +243,6 @@ class StoreSession(Provider):
         if self._lost_at is None:
             self._lost_at = sent.at - round((silent or 0) * NS_PER_SECOND)
         self._cause = cause
-        self._settle()
         self._go_by_policy()
         self.once.refuse()
 
@@ -299,7 +295,6 @@ class StoreSession(Provider):
         """The store refuses, the client's task ended with an error, or this limit's clock failed: nobody hangs."""
         self._exchange.forget()
         self._pool.unanswered()
-        self._settle()
         if not self._closed:
             self._node.fail(error)
             self._node.changed()
@@ -338,37 +333,33 @@ class StoreSession(Provider):
 
         No task, no timer, and no connection that was opened here is left.
         """
-        told = Word()
-        client = self.run(self._close, told)
-        await told.heard()
-        if self.run(self._leave) and client is not None:
+        client = self.run(self._close)
+        if client is not None:
             await client.detach(self)
+        self.run(self._leave)
 
-    def _close(self, told: Word) -> StoreClient | None:
-        """Ask nothing from now on, except to return what is in hand. Returns the client; ``told`` is told once the store has heard."""
-        client = self.client if self.client is not None and self.client.here else None
+    def _close(self) -> StoreClient | None:
+        """Ask nothing from now on, except to return what is in hand. Returns the client."""
         self._closed = True
-        if client is not None and self._lost_at is None and (self.busy or self._pool.usable(1, self._node.now())):
-            self._returned = [*(self._returned or ()), told]
-            client.wake(self)
-        else:
-            told.tell()
-        return client
+        return self.client if self.client is not None and self.client.here else None
 
-    def _leave(self) -> bool:
-        """Have nothing in hand. False if the limit was started again meanwhile."""
-        if self._closed:
+    def _leave(self) -> None:
+        if self._closed:  # and not started again meanwhile
             self._pool.clear()
             self._forget()
-        return self._closed
 
     def reopen(self) -> None:
-        """Ask again. An `aclose` that waits for the store ends."""
+        """Ask again."""
         self._closed = False
-        self._settle()
 
-    def _settle(self) -> None:
-        """Have `aclose` go on."""
-        returned, self._returned = self._returned, None
-        for told in returned or ():
-            told.tell()
+
+_sessions: WeakSet[StoreSession] = WeakSet()
+
+
+def _after_fork() -> None:
+    for session in list(_sessions):
+        session.forked()
+
+
+with suppress(AttributeError):  # Windows has no fork
+    os.register_at_fork(after_in_child=_after_fork)
