@@ -127,7 +127,7 @@ class FileSession(Provider):
                 alike = len([*takewhile(lambda request: pool.need(request[1]) == pool.lacking, node.line)])
             self._ask(now, [(max(alike, 1), pool.lacking)], whole=not waits)
             return False
-        usable, count = pool.usable(need, now), len(pool.parts)
+        usable, count = pool.usable(need, now) if pool.hand.count else 0, len(pool.parts)
         if usable < need and (waits or self._lease or count > 1 or self.busy or not self._take_now(now, need - usable)):
             waiting = sum([count_of(below.stood) for _, below in node.line.below()], count_of(node.line.total)) if waits else 0
             lacks = max(need, waiting) - usable + (self._expected(now) if self._lease else 0)
