@@ -51,11 +51,12 @@ _ROUGHLY_US = 100  # a grant is so much older than its question at most
 class FilePool(Pool):
     """Takes slots of a rate back, too. A signal handler that asks in the middle of another request gets none."""
 
-    __slots__ = ("_deciding",)
+    __slots__ = ("deciding",)
 
     def __init__(self, parts: Sequence[Part], unit: bool, late: int) -> None:
         super().__init__(parts, unit, late)
-        self._deciding = False
+        self.deciding: bool = False
+        """Whether it is in the middle of a request."""
 
     @property
     def _meter(self) -> Meter | None:
@@ -63,9 +64,9 @@ class FilePool(Pool):
         return PureMeter() if self._late <= SLACK_NS else None
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
-        if self._deciding:
+        if self.deciding:
             return now + 1
-        self._deciding = True
+        self.deciding = True
         try:
             if permits is _ONE and self.unit:  # in half of the time
                 runs = self.hand.runs
@@ -77,12 +78,14 @@ class FilePool(Pool):
                     return runs[0].due
             return Pool.take(self, permits, now, since)
         finally:
-            self._deciding = False
+            self.deciding = False
 
     def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
-        self._deciding = True
-        super().give_back(permits, now, taken)
-        self._deciding = False
+        deciding, self.deciding = self.deciding, True
+        try:
+            super().give_back(permits, now, taken)
+        finally:
+            self.deciding = deciding
         if taken is None and self.unit and isinstance(permits, int):  # a refund
             self.correct([-permits] * len(self.parts), now)
 
@@ -90,7 +93,7 @@ class FilePool(Pool):
 class FileSession(Provider):
     """Fills the pool of a node from the record of that ``name``. ``lease`` is in ns."""
 
-    def __init__(self, file: StoreFile, name: str, kind: str, node: Node, pool: Pool, lease: int) -> None:
+    def __init__(self, file: StoreFile, name: str, kind: str, node: Node, pool: FilePool, lease: int) -> None:
         self._file, self._node, self._pool, self._lease = file, node, pool, lease
         self._record = Record(name, kind, len(pool.parts), pool.calendar is not None)
         self._horizon: int = max(_HORIZON_NS, lease)
@@ -187,7 +190,10 @@ class FileSession(Provider):
         self._book(answer, runs, now, now if whole else now + ceil((answer.now - asked) * _US))
         if answer.wait and not whole and not answer.hush:
             wait = ceil(answer.wait * _US)
-            pool.look_at = now + min(wait, _LATER_NS) if pool.calendar else now + min(max(wait // 4, _HORIZON_NS), _LATER_NS // 4)
+            if pool.calendar is None:
+                pool.look_at = now + min(max(wait // 4, _HORIZON_NS), _LATER_NS // 4)
+            else:  # permits of the window may come back meanwhile
+                pool.look_at = now + min(wait, max(wait // 64, _LATER_NS), 60 * _LATER_NS)
             pool.waits_for = answer.place - 1 if answer.place else pool.waits_for
         self._tidy_later()
 
@@ -333,5 +339,5 @@ class FileSession(Provider):
         """This is a child process now: the slots in hand are the parent's."""
         pool = self._pool
         pool.clear()
-        pool.corrections, pool.oldest, pool.look_at = [0] * len(pool.parts), None, None
+        pool.corrections, pool.oldest, pool.look_at, pool.deciding = [0] * len(pool.parts), None, None, False
         self._number, self._news, self._tail, self._asking = getrandbits(48) + 1, None, None, False
