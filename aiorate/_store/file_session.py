@@ -22,7 +22,7 @@ from aiorate._store.pool import Pool
 from aiorate._store.script import MOST
 from aiorate._store.slots import Level, Run, check_pause
 from aiorate._store.twin import Answering, take_now
-from aiorate._tree.changes import on_pause_end
+from aiorate._tree.changes import follow
 from aiorate._tree.limit import Provider
 
 if TYPE_CHECKING:
@@ -102,7 +102,6 @@ class FileSession(Provider):
         self._number: int = getrandbits(48) + 1  # of this process, as a client of the file
         self._paused: bool = False  # whether the file pauses all processes
         self._seat: float = 0.0  # see `Question.seat`
-        self._use: tuple[int, int] = (0, 0)  # when the present measurement of use began, and with how many permits
         self._tail: Run | None = None  # the last slots of all, unless somebody has booked since
         self._timer: Handle | None = None
         pool.answer_ns, pool.link, node.provider = 0, self, self
@@ -133,26 +132,17 @@ class FileSession(Provider):
         usable, count = pool.usable(need, now) if pool.hand.count else 0, len(pool.parts)
         if usable < need and (waits or self._lease or count > 1 or self.busy or not self._take_now(now, need - usable)):
             waiting = sum([count_of(below.stood) for _, below in node.line.below()], count_of(node.line.total)) if waits else 0
-            lacks = max(need, waiting) - usable + (self._expected(now) if self._lease else 0)
+            lacks = max(need, waiting) - usable + (pool.expected(self._lease, now, need) if self._lease else 0)
             most = max(_PORTION, need, *[part.rate.permits_in(self._horizon) for part in pool.parts])
             self._ask(now, [(min(lacks, most), (1,) * count)], whole=not (waits or self._lease))
             if waits and pool.look_at is None and pool.usable(need, now) < need:  # the first gathers more
                 pool.look_at = now + self._horizon // 2
         return False
 
-    def _expected(self, now: int) -> int:
-        """How many permits the next lease will take, if use goes on as it did in the last one or two."""
-        (since, before), spent, lease = self._use, self._pool.spent, self._lease
-        age, used = now - since, spent - before
-        if age >= 2 * lease:
-            age, used = lease, used * lease // age
-            self._use = now - lease, spent - used
-        return min(used * lease // max(age, lease), self._pool.rate.permits_in(lease))
-
     def _take_now(self, now: int, n: int) -> bool:
         """Ask for slots of a rate that are due now. Returns whether that was answered."""
         pool, part = self._pool, self._pool.parts[0]
-        decide = partial(take_now, part.rate.period_ns / (part.rate.permits * _US), part.burst, n, self._record.told)
+        decide = partial(take_now, part.every_us, part.burst, n, self._record.told)
         try:
             answer = self._file.ask(self._record, self._unix(now), decide, patient=True)
         except Busy:
@@ -186,7 +176,7 @@ class FileSession(Provider):
             self._asking = False
         self._news, pool.corrections, pool.oldest, pool.refused = None, [0] * len(pool.parts), None, 0
         self._seat = answer.seat
-        self._follow(answer.hush)
+        self._paused = follow(node, ceil(answer.hush * _US), self._paused)
         self._book(answer, runs, now, now if whole else now + ceil((answer.now - asked) * _US))
         if answer.wait and not whole and not answer.hush:
             wait = ceil(answer.wait * _US)
@@ -218,7 +208,7 @@ class FileSession(Provider):
         for part, more in zip(pool.parts, pool.corrections, strict=True):
             least = max(min(more - gone, MOST), -MOST)
             if part.calendar is None:
-                w += [part.rate.period_ns / (part.rate.permits * _US), part.burst, least, 0, 0, 0, 0]
+                w += [part.every_us, part.burst, least, 0, 0, 0, 0]
             else:
                 edges = part.calendar.edges(int(now * _US) - 2 * part.rate.period_ns, 8)
                 first = max([i for i, edge in enumerate(edges) if edge <= now * _US], default=0)
@@ -241,18 +231,6 @@ class FileSession(Provider):
             slots = [Run(need, int(n), asked, (), (), late) for (_, need), (n, _, _) in zip(runs, answer.runs, strict=False) if n]
         self._tail = slots[-1] if slots else None
         pool.hand.add(slots)
-
-    def _follow(self, us: float) -> None:
-        """The file pauses all processes for so long; 0: it does not."""
-        node = self._node
-        if us > 0:
-            self._paused, ns, until = True, ceil(us * _US), node.paused_until
-            if until is not None and until > node.read() + ns:
-                node.resume()  # a longer one, which another process has ended
-            node.pause(ns, partial(on_pause_end, node, node.now()))
-        elif self._paused:
-            self._paused = False
-            node.resume()
 
     # Telling.
 
