@@ -41,6 +41,18 @@ def on_pause_end(node: Node, held_at: int, held_for: int) -> None:
     node.permitted.shift(held_for)
 
 
+def follow(node: Node, ns: int, before: bool) -> bool:
+    """A store pauses all its processes for ``ns``; 0: it does not. ``before``: whether it did so far. Returns whether it does."""
+    if ns:
+        until = node.paused_until
+        if until is not None and until > node.read() + ns:
+            node.resume()  # a longer one, which another process has ended
+        node.pause(ns, partial(on_pause_end, node, node.now()))
+    elif before:
+        node.resume()
+    return ns > 0
+
+
 def pause_longer(node: Node, ns: int, jitter: int) -> int:
     """As `pause`, but only if it ends later than a present pause, and then longer by a random part of ``jitter`` ns.
 
