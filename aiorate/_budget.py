@@ -189,7 +189,7 @@ class Budget(Base):
                 if not isinstance(scheduler, Dimensions):
                     changes.cap(node, quota)
                 elif (left := quota.of(scheduler.members[scheduler.names.index(place)])) is not None:
-                    scheduler.cap(place, name, left.left, left.size, left.ns, now, now + node.held_for, left.error, left.in_flight)
+                    scheduler.cap(place, name, left.left, left.size, left.ns, now, now + node.held_for, left.error, left.in_flight or 0)
                     node.changed()
                 return
         near = next((each for each in self._names if each not in told and name and (each in name or name in each)), "")

@@ -89,7 +89,7 @@ def cap(node: Node, quota: Left) -> None:
         return
     if not isinstance(told, ServerQuotas):
         told = ServerQuotas(node.scheduler)
-    if told.heed(left.name, left.left, left.size, left.ns, now, now + node.held_for, left.error, left.in_flight):
+    if told.heed(left.name, left.left, left.size, left.ns, now, now + node.held_for, left.error, left.in_flight or 0):
         node.permitted = told
         node.changed()
 
@@ -156,8 +156,12 @@ def observe(node: Node, feedback: Feedback, jitter: int, heed: Callable[[Left], 
     from aiorate._feedback import check_feedback
 
     ns, told = check_feedback(feedback)
+    before = node.granted
     news = pause_longer(node, ns, jitter)
     for quota in told:
+        if quota.in_flight is not None:  # what is granted by now is in flight too
+            node.look_now()
+            quota = quota._replace(in_flight=quota.in_flight + count_of(node.granted - before))
         if heed is not None:
             heed(quota)
         elif quota.unit == "requests":
