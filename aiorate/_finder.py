@@ -18,8 +18,6 @@ from __future__ import annotations
 
 from aiorate._rate import NS_PER_SECOND
 
-__all__ = ["Finder"]
-
 _FIRST_STEP = 0.01  # of a climb
 _LARGEST_STEP = 0.25  # of a climb
 _SHORTEST_ROUND = NS_PER_SECOND // 5
