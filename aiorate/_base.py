@@ -42,8 +42,6 @@ class Base:
     """The name of the class, for errors."""
     _blocks: ClassVar[bool] = False
     """Whether synchronous code may wait for it, whatever its scope."""
-    _heed: Callable[[Feedback, Left], None] | None = None
-    """Heeds a quota of a server's feedback; None: the limit heeds those of requests."""
 
     def __init__(
         self,
@@ -140,8 +138,11 @@ class Base:
             jitter: Make a pause longer by a random part of this many seconds, so that many clients do not come back together.
         """
         if feedback is not None:
-            heed = None if self._heed is None else partial(self._heed, feedback)
-            self._change(changes.observe, self._node, feedback, duration_to_ns(jitter, "observe(jitter)"), heed)
+            self._change(changes.observe, self._node, feedback, duration_to_ns(jitter, "observe(jitter)"), self._heeds(feedback))
+
+    def _heeds(self, feedback: Feedback) -> Callable[[Left], None] | None:
+        """What heeds a quota of a server's feedback; None: the limit heeds those of requests."""
+        return None
 
     async def aclose(self) -> None:
         """Close it. Callers in the queue get `LimiterClosed`, and no task or timer is left when this returns.

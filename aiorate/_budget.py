@@ -178,6 +178,9 @@ class Budget(Base):
         self._told += (what,) if news else ()
         return news
 
+    def _heeds(self, feedback: Feedback) -> Callable[[Left], None]:
+        return partial(self._heed, feedback)
+
     def _heed(self, feedback: Feedback, quota: Left) -> None:
         """Lower the dimension that has the quota's name or unit. Logs once for each dimension that a quota has nearly its name."""
         name, told = quota.name, {each.name for each in feedback.quotas}

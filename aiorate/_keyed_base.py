@@ -255,20 +255,21 @@ class Keyed(Generic[K, V]):
                     " At some key it must return None."
                 )
             _making[mine] = me
+        made: V | None = None
         try:
-            member = self._make(key)
+            made = self._make(key)
             if self._now < 0 or len(self._kept) >= self._max_keys:  # uses may be rare
                 self._look(_MORE, room=1)
+            return made
         finally:
             with _lock:
                 _making.pop(mine, None)
-                if member is not None and not self._closed:
-                    self._join_watch(key, member)
-                    self._kept[key] = member
                 if _wanted:
-                    _made.notify_all()
-        self._check_open()
-        return member
+                    _made.notify_all()  # of threads that go on when the lock is free
+                if made is not None:
+                    self._check_open()
+                    self._join_watch(key, made)
+                    self._kept[key] = made
 
     def _wait_for(self, wanted: tuple[Keyed[Any, Any], Any], maker: int | None, me: int) -> None:
         """Wait until some key was made. Raises ValueError if this thread makes the key, or one that makes it waits for this thread."""
