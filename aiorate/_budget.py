@@ -145,7 +145,8 @@ class Budget(Base):
         if on_error is not None:
             check_on_error("reserve(on_error)", on_error)
         limit = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)", NO_BOUND)
-        wanted = self._amounts("reserve", amounts)
+        self._check_amounts("reserve", amounts)
+        wanted = {**self._unnamed, **amounts}
         granted = self._lowered(wanted)
         if granted is not wanted:
             for place, amount in granted.items():
@@ -217,7 +218,7 @@ class Budget(Base):
 
     def available(self, dimension: str) -> int:
         """Return how much of a dimension is available now. 0 while somebody waits, while paused, and once closed."""
-        self._amounts("available", {dimension: 0})
+        self._check_amounts("available", {dimension: 0})
         return self._node.tree.run(self._available, dimension)
 
     def _available(self, place: str) -> int:
@@ -233,17 +234,17 @@ class Budget(Base):
 
     def delay(self, **amounts: int) -> float:
         """Return how many seconds a reservation of these amounts would have to wait now; infinite if the budget is closed."""
-        of = self._lowered(self._amounts("delay", amounts))
+        self._check_amounts("delay", amounts)
+        of = self._lowered({**self._unnamed, **amounts})
         return self._wait_now(Amounts(self._names, tuple(of.values())))
 
-    def _amounts(self, call: str, amounts: dict[str, int]) -> dict[str, int]:
-        """How much of each dimension, if so much of these is asked for. Raises TypeError or ValueError if it cannot be."""
+    def _check_amounts(self, call: str, amounts: dict[str, int]) -> None:
+        """Raise TypeError or ValueError for amounts that cannot be asked for."""
         for place, amount in amounts.items():
-            if place not in self._names:
+            if place not in self._unnamed:
                 raise TypeError(f"{call}(): unknown dimension {place!r}; the dimensions are {', '.join(self._names)}.")
             if type(amount) is not int or amount < 0:
                 check_count(f"{call}({place})", amount)
-        return {**self._unnamed, **amounts}
 
     def _lowered(self, amounts: dict[str, int]) -> dict[str, int]:
         """The amounts, none above the most that can be granted at once, here and in what is shared."""
@@ -376,7 +377,7 @@ class Lease(Block["Lease"]):
             return
         if self._state != "reserved":
             raise RuntimeError(f"settle(): {_OVER if self._state == 'over' else _NOT_ENTERED}")
-        self._budget._amounts("settle", used)
+        self._budget._check_amounts("settle", used)
         self._budget._node.tree.change(partial(self._end, used, "settled"))
 
     def refund(self) -> None:
