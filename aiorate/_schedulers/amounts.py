@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 from operator import add, sub
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,7 @@ class Amounts:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Amounts) and (self.names, self.of, self.requests) == (other.names, other.of, other.requests)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None]  # type: ignore[assignment]  # as __eq__ makes it
 
     def __repr__(self) -> str:
         return f"Amounts({self.names}, {self.of}, {self.requests})"

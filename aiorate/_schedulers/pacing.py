@@ -13,10 +13,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from aiorate._meter import Meter
+from aiorate._meter import NO_LINE, Meter
 from aiorate._rate import Rate, ceil_div
 from aiorate._schedulers.interface import check_ask, check_give_back, check_ns, check_permits
-from aiorate._schedulers.metered import Metered
+from aiorate._schedulers.metered import Metered, Unmetered
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
@@ -44,10 +44,10 @@ class Pacing(Metered):
 
     def _setup(self, rate: Rate | str | Number, start: int | None) -> None:
         check_ns("start", start, optional=True)
-        self.line: Meter = Meter()
         self._receipts = True
         self.rate = rate = Rate.of(rate)
-        self._unit, self._cost, self._price, self._most, self.line.numbers = self._numbers(rate)
+        self._unit, self._cost, self._price, self._most, numbers = self._numbers(rate)
+        self.line: Meter = Unmetered() if numbers is NO_LINE else Meter(numbers)  # type: ignore[assignment]
         self._start(start)
 
     def _start(self, start: int | None) -> None:
@@ -146,7 +146,9 @@ class Pacing(Metered):
         due = None if line.due is None else ceil_div(line.due * unit, self._unit)  # rounded up: no slot comes earlier than before
         stored, spilled = self._rescaled(unit, cost), self._spilled * unit // self._unit
         # Without a call in between: a signal handler may raise there.
-        self._latest, line.numbers, line.due, self._stored, self._spilled = None, numbers, due, stored, spilled
+        self._latest, line.due, self._stored, self._spilled = None, due, stored, spilled
+        if numbers is not NO_LINE:
+            line.numbers = numbers
         self.rate, self._unit, self._cost, self._price, self._most = rate, unit, cost, price, most
 
     def _rescaled(self, unit: int, cost: int) -> int:

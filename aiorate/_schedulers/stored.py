@@ -233,21 +233,17 @@ class Stored(Metered):
             self.note_level(now, level)
         else:
             # Above full, the credit would have slowed the return of the overflow. So it ends at full.
-            room = self._credit_since(taken, max(0, min(credit, full - level)))
+            peaks = self._peaks or []
+            place = bisect_right(peaks, taken, key=_instant)
+            later = peaks[place:]
+            room = max(0, min(credit, full - level, *(full - found for _, found in later[:1])))
+            if later:  # each of these takes has found the credit
+                later = [(instant, found + room) for instant, found in later]
+                while place and peaks[place - 1][1] <= later[0][1]:
+                    place -= 1
+                peaks[place:] = later
             level, over = level + room, over + credit - room
         self._keep(last, level, over)
-
-    def _credit_since(self, taken: int, credit: int) -> int:
-        """The part of a credit for a take at that instant for which there was room ever since. Each later take has found it."""
-        peaks = self._peaks or []
-        place = bisect_right(peaks, taken, key=_instant)
-        if later := peaks[place:]:
-            credit = max(0, min(credit, self._plan[2] - later[0][1]))
-            later = [(instant, level + credit) for instant, level in later]
-            while place and peaks[place - 1][1] <= later[0][1]:
-                place -= 1
-            peaks[place:] = later
-        return credit
 
     def heed(self, last: int, cut: int, peak: int) -> None:
         due, (unit, cost, *_) = self.line.due, self._plan
