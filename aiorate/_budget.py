@@ -189,7 +189,7 @@ class Budget(Base):
                 if not isinstance(scheduler, Dimensions):
                     changes.cap(node, quota)
                 elif (left := quota.of(scheduler.members[scheduler.names.index(place)])) is not None:
-                    scheduler.cap(place, name, left.left, left.size, left.ns, now, now + node.held_for, left.error, left.in_flight)
+                    scheduler.cap(place, name, left.left, left.size, left.ns, now, now + node.held_for, left.error, left.in_flight or 0)
                     node.changed()
                 return
         near = next((each for each in self._names if each not in told and name and (each in name or name in each)), "")
@@ -263,10 +263,10 @@ class Budget(Base):
         if self._of_key:
             raise ValueError("the budget belongs to another key already: make one for each key.")
         if shared is not None:
-            if isinstance(self._shared, Limiter):
-                raise ValueError(f"KeyedBudget(shared): {_LIMITER.format(self.dimensions[-1])}")
             if self._shared is not None:
-                raise ValueError(f"KeyedBudget(shared): the budget shares {self._shared!r} already. Let that one share this one.")
+                raise ValueError(
+                    f"it shares {self._shared!r} for {self.dimensions[-1]!r} already. Let that one share this one, or be a dimension of it."
+                )
             check_unshared(self._node, shared)
             self._share(shared)
         self._of_key = True
@@ -455,7 +455,6 @@ class KeyedBudget(Keyed[K, Budget]):
             self[key].observe(feedback, jitter=jitter)
 
 
-_LIMITER = "the dimension {!r} is a shared Limiter. Make it a dimension of the shared budget instead."
 _NOT_ENTERED = "nothing is reserved yet. Enter the lease with `async with` first."
 _OVER = "the block has ended, and its estimate stands. Call settle() or refund() inside it, or use reserve(on_error='refund')."
 
@@ -537,19 +536,19 @@ def check_dimensions(dimensions: dict[str, Limiter | Limits], shared: Budget | N
     if not dimensions:
         raise TypeError("Budget() needs at least one dimension, such as Budget(requests='500/min', tokens='200_000/min').")
     check_names("Budget", dimensions)
-    limiters = {place: limit for place, limit in dimensions.items() if isinstance(limit, Limiter)}
-    if len(limiters) > 1:
-        raise ValueError(
-            f"Budget(): only one dimension may be a shared Limiter; {' and '.join(limiters)} are."
-            " Give the others as rates or strategies, or share one Budget among all callers."
-        )
     if shared is not None:
         if not isinstance(shared, Budget):
             raise TypeError(
                 f"Budget(shared) must be a Budget, not {kind_of(shared)}. A shared Limiter is a dimension: Budget(tokens=limiter)."
             )
         shared._check_as_shared("Budget(shared)", "budget", process, "the budgets that share it")
-    for place, limiter in limiters.items():
+    limiters = [(limit, place) for place, limit in dimensions.items() if isinstance(limit, Limiter)]
+    if len(limiters) + (shared is not None) > 1:
+        raise ValueError(
+            f"Budget(): {' and '.join([place for _, place in limiters])}: only one limit may be shared, by shared= or as a Limiter that is"
+            " a dimension. Give the others as rates or strategies, or make them dimensions of the shared budget."
+        )
+    for limiter, place in limiters:
         limiter._check_as_shared(f"Budget({place})", "budget", process, "the Budget")
         if limiter._all_places:
             raise ValueError(
@@ -558,10 +557,7 @@ def check_dimensions(dimensions: dict[str, Limiter | Limits], shared: Budget | N
             )
         if len(dimensions) == 1:
             raise ValueError("Budget(): with a shared Limiter as its only dimension, a budget adds nothing. Use the Limiter itself.")
-        if shared is not None:
-            raise ValueError(f"Budget(shared): {_LIMITER.format(place)}")
-        return limiter, place
-    return None
+    return limiters[0] if limiters else None
 
 
 def check_on_error(what: str, on_error: object) -> None:

@@ -99,7 +99,7 @@ class Feedback:
     """Who said so, for logs: a header (``Retry-After``), a vendor (``GitHub``), or the status (``status 429``)."""
     retry_after: float | None = None
     """Seconds of Retry-After, 0 to 86400. With a 202 or a redirect it concerns that one resource, and does not pause."""
-    in_flight: int = 0
+    in_flight: int | None = None
     """The permits of requests that were sent before this response came, and are not answered: the server may not have counted them."""
 
     def __init__(
@@ -109,7 +109,7 @@ class Feedback:
         quotas: tuple[Quota, ...] = (),
         source: str = "",
         retry_after: Duration | None = None,
-        in_flight: int = 0,
+        in_flight: int | None = None,
     ) -> None:
         _set(self, "status", status)
         _set(self, "pause", _seconds(pause))
@@ -132,8 +132,8 @@ class Left(NamedTuple):
     """0: the bucket is full, or will be at once, or the time is unknown."""
     error: int = 0
     """How many ns too long or too short that may be, of a bucket."""
-    in_flight: int = 0
-    """How many more may have been used."""
+    in_flight: int | None = None
+    """How many more may have been used; None: unknown."""
     period: int = 0
     """Not 0: ``left`` is what was used of a limit per so many ns, which the server did not name."""
 
@@ -170,7 +170,8 @@ def check_feedback(feedback: Feedback) -> tuple[int, list[Left]]:
         for length in lengths:
             _ns("observe(): the reset, its error and the window of a quota", length)
     pause_ns = _ns("observe(): the pause", pause)
-    check_count("observe(): in_flight", feedback.in_flight)
+    if feedback.in_flight is not None:
+        check_count("observe(): in_flight", feedback.in_flight, ", or None (unknown)")
     lefts = [left for quota in quotas if (left := _left_of(quota, pause)) is not None]
     return pause_ns, [left._replace(in_flight=feedback.in_flight) if left.unit == "requests" else left for left in lefts]
 

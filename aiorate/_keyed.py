@@ -150,7 +150,9 @@ class KeyedLimiter(Keyed[K, Limiter]):
         """
         if feedback is None or self._closed:
             return
-        from aiorate._feedback import Feedback, check_feedback
+        from dataclasses import replace
+
+        from aiorate._feedback import check_feedback
 
         check_feedback(feedback)
         everywhere = tuple(quota for quota in feedback.quotas if quota.name == "global")
@@ -159,10 +161,10 @@ class KeyedLimiter(Keyed[K, Limiter]):
         if above is not None and above.is_places:
             above = above.above
         if above is not None and any(quota.remaining == 0 for quota in everywhere):
-            told = Feedback(feedback.status, feedback.pause, everywhere, feedback.source)
+            told = replace(feedback, quotas=everywhere)
             above.tree.run(changes.observe, above, told, duration_to_ns(jitter, "observe(jitter)"))
             rest = tuple(quota for quota in feedback.quotas if quota.name != "global")
-            feedback = Feedback(feedback.status, None, rest, feedback.source)
+            feedback = replace(feedback, pause=None, quotas=rest)
         limiter.observe(feedback, jitter=jitter)
 
     def __call__(self, key: K) -> Limiter:

@@ -242,15 +242,13 @@ class Keyed(Generic[K, V]):
         """The member of a key that was not kept when it was looked up. If another thread is making it, wait for that."""
         me, mine = get_ident(), (self, key)
         with _lock:
-            while (maker := _making.get(mine, me)) != me:
+            while (maker := _making.get(mine)) is not None:
                 self._wait_for(mine, maker, me)
             member = self._kept.get(key)
             if member is not None:
                 return member
             self._check_open()
             self._check_key(key)
-            if mine in _making:
-                raise self._circle(key)
             if len(_making) >= _MOST_NESTED and list(_making.values()).count(me) >= _MOST_NESTED:
                 raise ValueError(
                     f"{self._NAME}: shared= or the factory leads from key to key, and to {key!r} after {_MOST_NESTED} of them."
@@ -273,10 +271,13 @@ class Keyed(Generic[K, V]):
         return member
 
     def _wait_for(self, wanted: tuple[Keyed[Any, Any], Any], maker: int | None, me: int) -> None:
-        """Wait until some key was made. Raises ValueError if the thread that makes this key waits for this thread."""
+        """Wait until some key was made. Raises ValueError if this thread makes the key, or one that makes it waits for this thread."""
         while maker is not None:
             if maker == me:
-                raise self._circle(wanted[1])
+                raise ValueError(
+                    f"{self._NAME}: {wanted[1]!r} cannot share itself. While {wanted[1]!r} was being made, the factory or shared= asked for"
+                    " it again."
+                )
             maker = _making.get(_wanted[maker]) if maker in _wanted else None
         _wanted[me] = wanted
         try:
@@ -298,11 +299,6 @@ class Keyed(Generic[K, V]):
                 f"{self._NAME}: a request cannot be a key, because every request would get a limit of its own. Use what the limit is"
                 " for, such as request.client.host or request.url.host."
             )
-
-    def _circle(self, key: K) -> ValueError:
-        return ValueError(
-            f"{self._NAME}: {key!r} cannot share itself. While {key!r} was being made, the factory or shared= asked for it again."
-        )
 
     def _make(self, key: K) -> V:
         shared = self._shared

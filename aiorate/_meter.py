@@ -95,41 +95,27 @@ class PureMeter:
         if now >= until or due is None:
             return False
         unit, cost, slack, kept = self.numbers
-        idle = (now if unit == 1 else now * unit) - due
-        if self.above is not None and not (self._is_ready(now, idle) and self.above.grab(trying)):
+        idle, lost = now * unit - due, 0
+        if idle < 0:
             return False
-        if 0 <= idle <= self.peak:  # nothing is cut off, and there is nothing new to remember
-            self.due = due + cost
-        elif idle < 0:
-            return False
-        elif now > self.since:
+        if now > self.since:
             idle = self.since * unit - due
             if idle > slack:
                 return False
-            self.due = due + cost
-            if idle > self.peak:
-                self.peak = idle
         elif idle > slack:
             if kept < 0:
                 return False
-            lost = idle - kept
-            self.due = due + lost + cost
+            idle, lost = kept, idle - kept
+        if self.above is not None and not self.above.grab(trying):
+            return False
+        self.due = due + lost + cost
+        if lost:
             self.cut += lost
-            if kept > self.peak:
-                self.peak = kept
-        else:
-            self.due = due + cost
+        if idle > self.peak:
             self.peak = idle
         self.last = now
         self.grabs += 1
         return True
-
-    def _is_ready(self, now: int, idle: int) -> bool:
-        """Whether a grab at that instant would succeed, where the next permit has lain idle for so many ticks; below 0 it is not due."""
-        unit, _, slack, kept = self.numbers
-        if now > self.since:
-            return idle >= 0 and idle - (now - self.since) * unit <= slack
-        return idle >= 0 and (idle <= slack or kept >= 0)
 
     def collect(self) -> tuple[int | None, int, int]:
         """What the grabs since the last call came to: the instant of the last, the ticks cut off, and the most that one found idle."""

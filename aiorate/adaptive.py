@@ -1,7 +1,6 @@
 """AdaptiveRate: a rate that follows what a server answers, between two bounds.
 
-Checks what it is told, keeps the limiter's time, and sets the limiter's rate. Which rate is next, `aiorate._finder` decides. Knows
-nothing of HTTP.
+Checks what it is told, and sets the limiter's rate. Which rate is next, `aiorate._finder` decides. Knows nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class AdaptiveRate:
 
     Args:
         limiter: The `Limiter` whose rate is moved. The search begins at its rate.
-        lowest: The lowest rate to try.
+        lowest: The lowest rate to try. While a server refuses everything, single requests ask more rarely.
         highest: The highest rate to try.
         refused: The share of requests that may be refused in order to find out whether the limit has risen, between 0 and 1.
 
@@ -62,14 +61,17 @@ class AdaptiveRate:
             raise ValueError(f"AdaptiveRate(lowest={least}, highest={most}): rates must be from {_LEAST:g} to {_MOST:g} per second.")
         num, den = exact(refused, "AdaptiveRate(refused)")
         if not 0 < num < den:
-            raise ValueError(
-                f"AdaptiveRate(refused={refused!r}) must be a share of the requests, greater than 0 and less than 1, such as 0.02."
-            )
+            raise ValueError(f"AdaptiveRate(refused={refused!r}) must be greater than 0 and less than 1, such as 0.02.")
+        period = limiter.rate.period_ns if isinstance(limiter.scheduler, Window) else 0
+        if period:  # a window counts whole permits
+            fewest, many = -(-least.permits * period // least.period_ns), most.permits_in(period)
+            if fewest > many:
+                raise ValueError(f"AdaptiveRate(): a window holds whole permits, none is from {least} to {most}. Widen the range.")
+            least, most = Rate.exactly(fewest, period), Rate.exactly(many, period)
+        rate = least if limiter.rate.slower_than(least) else most if most.slower_than(limiter.rate) else limiter.rate
         self._limiter = limiter
-        self._search = _Search(limiter, least, most, max(num / den, _LEAST_REFUSED))
-        self._search.found_by = ref(self)
-        self._begin()
-        _SEARCHES[limiter] = self._search
+        self._search = _SEARCHES[limiter] = _Search(limiter._node, rate, least, most, max(num / den, _LEAST_REFUSED), period)
+        self._search.told_by = ref(self)
 
     @property
     def limiter(self) -> Limiter:
@@ -81,10 +83,6 @@ class AdaptiveRate:
         """The limiter's rate at present."""
         return self._limiter.rate
 
-    @property
-    def _node(self) -> Node:
-        return self._limiter._node
-
     def succeeded(self, *, took: Duration | None = None) -> None:
         """Say that the server did not refuse a request because of its rate.
 
@@ -92,7 +90,7 @@ class AdaptiveRate:
             took: The time from the grant to the answer, in seconds or as a timedelta. It tells requests that were in flight when the rate
                 changed from later ones.
         """
-        self._succeeded(None if took is None else duration_to_ns(took, "succeeded(took)"))
+        self._search.hear(0 if took is None else duration_to_ns(took, "succeeded(took)"), None)
 
     def throttled(self, retry_after: Duration | None = None, *, took: Duration | None = None) -> None:
         """Say that the server refused a request because of its rate.
@@ -107,54 +105,17 @@ class AdaptiveRate:
                 " aiorate.http.read_feedback(status, headers), and pass its pause."
             )
         pause = 0 if retry_after is None else duration_to_ns(retry_after, "throttled(retry_after)")
-        waited = None if took is None else duration_to_ns(took, "throttled(took)")
-        self._throttled(Feedback(429, ns_to_seconds(pause), source="Retry-After") if pause else None, pause, waited)
+        waited = 0 if took is None else duration_to_ns(took, "throttled(took)")
+        self._search.hear(waited, pause, Feedback(429, ns_to_seconds(pause), source="Retry-After") if pause else None)
 
     def _reading(self) -> int:
         """The reading of the limiter's clock in ns, from which an adapter measures how long an answer took."""
-        return self._node.read()
+        return self._limiter._node.read()
 
     def _heed(self, throttled: bool, feedback: Feedback | None, granted: int) -> None:
-        """What an adapter heard: whether the server throttled, what else it said, and the `reading` at the grant.
-
-        The limiter is to observe ``feedback`` after this call.
-        """
-        took = max(0, self._reading() - granted)
-        if throttled:
-            pause = None if feedback is None else feedback.pause
-            self._throttled(None, 0 if pause is None else duration_to_ns(pause, "heed(pause)"), took)
-        else:
-            self._succeeded(took)
-
-    def _begin(self) -> None:
-        self._node.tree.change(partial(changes.move_rate, self._node, self._search.applied))
-
-    def _succeeded(self, took: int | None) -> None:
-        self._node.tree.change(partial(self._on_success, took))
-
-    def _on_success(self, took: int | None) -> None:
-        now, took = self._search.instant(self._node, took)
-        self._search.finder.succeeded(now, took)
-        self._apply()
-
-    def _throttled(self, feedback: Feedback | None, pause: int, took: int | None) -> None:
-        self._node.tree.change(partial(self._on_refusal, feedback, pause, took))
-
-    def _on_refusal(self, feedback: Feedback | None, pause: int, took: int | None) -> None:
-        now, took = self._search.instant(self._node, took)
-        self._search.finder.throttled(now, took, min(pause, _LONGEST))
-        if feedback is not None:
-            changes.observe(self._node, feedback, 0)
-        self._apply()
-
-    def _apply(self) -> None:
-        search, node = self._search, self._node
-        rate = search.changed(node.scheduler.rate)
-        if rate is not None:
-            changes.move_rate(node, rate)
-        settled = search.news()
-        if settled is not None:
-            node.tell(Event("rate", node.name, rate=settled))
+        """What an adapter heard, which observes it too: whether the server throttled, what else it said, and the reading at the grant."""
+        named = feedback.pause if feedback is not None and feedback.pause is not None else 0
+        self._search.hear(self._reading() - granted, duration_to_ns(named, "heed(pause)") if throttled else None)
 
     def __repr__(self) -> str:
         search = self._search
@@ -171,88 +132,60 @@ def adaptive_of(limiter: Limiter) -> AdaptiveRate | None:
     search = _SEARCHES.get(limiter) if _SEARCHES else None
     if search is None:
         return None
-    found = search.found_by()
-    if found is None:  # a KeyedLimiter keeps the limiter only
-        found = object.__new__(AdaptiveRate)
-        found._limiter, found._search = limiter, search
-        search.found_by = ref(found)
-    return found
+    adaptive = search.told_by()
+    if adaptive is None:  # a KeyedLimiter keeps the limiter only
+        adaptive = object.__new__(AdaptiveRate)
+        adaptive._limiter, adaptive._search, search.told_by = limiter, search, ref(adaptive)
+    return adaptive
 
 
 class _Search:
-    """What is known of one limiter's rate. Holds no limiter, which would never be freed then."""
+    """What is known of one limiter's rate. Holds no limiter, which would never be freed then, nor evicted as a key's."""
 
-    __slots__ = ("_begun", "_edge", "_gap", "_last", "_offset", "_period", "_told", "applied", "finder", "found_by", "highest", "lowest")
-    found_by: ref[AdaptiveRate]
+    __slots__ = ("_begun", "_finder", "_period", "_told", "highest", "lowest", "node", "told_by")
+    told_by: ref[AdaptiveRate]
 
-    def __init__(self, limiter: Limiter, lowest: Rate, highest: Rate, refused: float) -> None:
-        self.lowest, self.highest = lowest, highest
-        rate = lowest if limiter.rate.slower_than(lowest) else highest if highest.slower_than(limiter.rate) else limiter.rate
-        self._period = limiter.rate.period_ns if isinstance(limiter.scheduler, Window) else 0
-        if self._period:
-            self._check_whole(rate)
-        self.finder = Finder(rate.per_second, lowest.per_second, highest.per_second, refused)
-        self.applied = self._told = rate if not self._period else self._rounded(rate.per_second)
-        self._last = self._edge = self._begun = limiter._node.tree.run(limiter._node.look_now)
-        self._offset, self._gap = limiter._node.offset, 0
+    def __init__(self, node: Node, rate: Rate, lowest: Rate, highest: Rate, refused: float, period: int) -> None:
+        self.node, self.lowest, self.highest, self._period, self._told = node, lowest, highest, period, rate.per_second
+        self._finder = Finder(rate.per_second, lowest.per_second, highest.per_second, refused)
+        self._begun = node.tree.run(node.look_now)
+        node.tree.change(partial(changes.move_rate, node, rate))
 
-    def _check_whole(self, rate: Rate) -> None:
-        # A window counts whole permits in its period.
-        least, most = -(-self.lowest.permits * self._period // self.lowest.period_ns), self.highest.permits_in(self._period)
-        if least > most:
-            raise ValueError(
-                f"AdaptiveRate(): the limiter's window of {ns_to_seconds(self._period):g} s counts whole permits, and there is no such rate"
-                f" from {self.lowest} to {self.highest}. Use a wider range, or another strategy."
-            )
-        self.lowest, self.highest = Rate.exactly(least, self._period), Rate.exactly(most, self._period)
+    def hear(self, took: int, pause: int | None, feedback: Feedback | None = None) -> None:
+        """What the server did with a request that was granted ``took`` ns ago: None, it served it; else how long to stay away."""
+        self.node.tree.change(partial(self._learn, took, pause, feedback))
 
-    def instant(self, node: Node, took: int | None) -> tuple[int, int | None]:
-        """The limiter's time, which stands still in a pause, and how much of it went by since the grant ``took`` ns ago."""
+    def _learn(self, took: int, pause: int | None, feedback: Feedback | None) -> None:
+        node, finder = self.node, self._finder
         now = node.look_now()
-        if node.offset != self._offset:
-            self._edge, self._gap, self._offset = self._last, node.offset - self._offset, node.offset
-            self.finder.paused(self._gap)
-        elif node.held_at is None:
-            self.finder.paused(0)
-        self._last = now
-        if took is None:
-            return now, None
-        return now, now - self._granted(now, node, took)
-
-    def _granted(self, now: int, node: Node, took: int) -> int:
-        # No grant was before the search began, whatever a clock or a caller says.
-        at = max(self._begun, now + node.held_for - took)
-        if at < self._edge:  # before the latest pause
-            at = min(self._edge, at + self._gap)
-        return min(at, now)
-
-    def changed(self, present: Rate) -> Rate | None:
-        """The rate to set, if it is another one than at present."""
-        self.applied = self._rounded(self.finder.rate)
-        return None if self.applied == present else self.applied
-
-    def news(self) -> Rate | None:
-        """The rate that was settled on, if it has changed by more than 10 % since it was last told."""
-        settled = self.finder.settled
-        if settled is None or abs(settled - self._told.per_second) <= _WORTH_AN_EVENT * self._told.per_second:
-            return None
-        self._told = self._rounded(settled)
-        return self._told
+        stood = node.offset + node.held_for
+        took = max(0, min(took, now - self._begun))  # no grant was before the search began, whatever a clock or a caller says
+        if pause is None:
+            finder.succeeded(now, took, stood)
+        else:
+            finder.throttled(now, took, stood, min(pause, _LONGEST))
+        if feedback is not None:
+            changes.observe(node, feedback, 0)
+        rate = self._rounded(finder.rate)
+        if rate != node.scheduler.rate:
+            changes.move_rate(node, rate)
+        if finder.settled and abs(finder.rate - self._told) > _WORTH_AN_EVENT * self._told:
+            self._told = finder.rate
+            node.tell(Event("rate", node.name, rate=rate))
 
     def _rounded(self, per_second: float) -> Rate:
-        """The rate rounded down to what the strategy takes, within the range."""
+        """The rate rounded down to what the strategy takes."""
+        for bound in (self.lowest, self.highest):
+            if per_second == bound.per_second:
+                return bound
         if self._period:
-            rate = Rate.exactly(max(1, int(per_second * self._period / NS_PER_SECOND + 1e-9)), self._period)
-        else:
-            seconds = 1
-            while per_second * seconds < _DIGITS and seconds < _MOST_SECONDS:
-                seconds *= 10
-            permits = max(1, int(per_second * seconds + 1e-9))
-            common = gcd(permits, seconds)
-            rate = Rate.exactly(permits // common, seconds // common * NS_PER_SECOND)
-        if not self.lowest.slower_than(rate):
-            return self.lowest
-        return rate if rate.slower_than(self.highest) else self.highest
+            return Rate.exactly(max(1, int(per_second * self._period / NS_PER_SECOND + 1e-9)), self._period)
+        seconds = 1
+        while per_second * seconds < _DIGITS and seconds < _MOST_SECONDS:
+            seconds *= 10
+        permits = max(1, int(per_second * seconds + 1e-9))
+        common = gcd(permits, seconds)
+        return Rate.exactly(permits // common, seconds // common * NS_PER_SECOND)
 
 
 _SEARCHES: WeakKeyDictionary[Limiter, _Search] = WeakKeyDictionary()
@@ -262,15 +195,9 @@ def _check_limiter(limiter: object) -> None:
     if not isinstance(limiter, Limiter):
         raise TypeError(f"AdaptiveRate() takes a Limiter, not {kind_of(limiter)}: AdaptiveRate(Limiter('10/s'), '1/s', '100/s').")
     if limiter._node.provider.state != "local":
-        raise ValueError(
-            "AdaptiveRate(): processes share the rate of a RedisLimiter, and each would move it by what it alone hears. Give each process"
-            " an AdaptiveRate over a Limiter: those of one server find their shares."
-        )
+        raise ValueError("AdaptiveRate(): processes share this rate. Give each an AdaptiveRate over a Limiter: they find their shares.")
     if limiter.scheduler.members:
-        raise ValueError(
-            "AdaptiveRate(): the limiter has several rates, and only one can be moved. Use a Limiter of one rate, and keep the others in"
-            " a limit that it shares: KeyedLimiter(lambda key: adaptive, shared=Limiter(...))."
-        )
+        raise ValueError("AdaptiveRate(): the limiter has several rates. Use one, and KeyedLimiter(..., shared=) for the others.")
     if limiter in _SEARCHES:
         raise ValueError("AdaptiveRate(): the limiter has an AdaptiveRate already: aiorate.adaptive.adaptive_of(limiter) returns it.")
 
@@ -278,9 +205,5 @@ def _check_limiter(limiter: object) -> None:
 def _rate(what: str, rate: Rate | str | Number) -> Rate:
     try:
         return Rate.of(rate)
-    except TypeError:
-        raise TypeError(
-            f"AdaptiveRate({what}) must be a rate, such as '1/s', a number per second or a Rate, not {kind_of(rate)}."
-        ) from None
-    except ValueError as error:
-        raise ValueError(f"AdaptiveRate({what}): {error}") from None
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"AdaptiveRate({what}): {error}") from None

@@ -66,6 +66,7 @@ class _BudgetDesk(Budget):
         super().__init__(shared=shared, catch_up=ns_to_seconds(self._late), name=name or None, **options)
         booked = self._node.scheduler
         assert isinstance(booked, Booked)
+        assert isinstance(booked.pool, FilePool)
         FileSession(file, name, "budget:" + ",".join(booked.names), self._node, booked.pool, 0)
 
     def _scheduler(self, limits: dict[str, Any]) -> Dimensions:

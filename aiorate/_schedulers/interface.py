@@ -183,7 +183,7 @@ def claim(owner: str, *schedulers: Scheduler) -> None:
             raise ValueError(
                 f"{scheduler!r} belongs to {other} already, so {owner} cannot have it. Make another scheduler, or share that limiter."
             )
-    if len(schedulers) > len(set(map(id, schedulers))):
+    if len(schedulers) > 1 and len(schedulers) > len(set(map(id, schedulers))):
         raise ValueError(f"{owner}: a scheduler given twice would be charged twice. Make two, or give it once.")
     for scheduler in schedulers:
         scheduler._owner = owner

@@ -223,15 +223,16 @@ class ServerQuotas(AllOf):
     def lower(self, left: int, now: int, until: int, in_flight: int = 0) -> bool:
         """Grant at most ``left`` permits before ``until``, besides what was said before. False if that says nothing new.
 
-        The server may not have counted the permits in flight. A window that agrees with what it has or has not counted is the same one,
-        and knows better: grants were counted here.
+        The server may not have counted the permits in flight. A window that ends at about the same time, and agrees with what was counted
+        or not, is the same one, and knows better: grants were counted here.
 
         Of more than 32 windows that differ, the two that end the closest together become one: the lesser, until the later end.
         """
         windows = self._windows
         if any(window.left <= left and window.until >= until for window in windows):
             return False
-        left = next((each.left for each in windows if now < each.until and left - in_flight <= each.left <= left), max(0, left - in_flight))
+        same = [each.left for each in windows if until - each.until < each.until - now and left - in_flight <= each.left <= left]
+        left = same[0] if same else max(0, left - in_flight)
         windows[:] = [window for window in windows if window.until > now and not (window.left >= left and window.until <= until)]
         windows.append(_Window(left, now, until))
         windows.sort(key=attrgetter("until"))

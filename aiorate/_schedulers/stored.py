@@ -44,13 +44,13 @@ class Stored(Metered):
     _peaks: list[tuple[int, int]] | None
     """Levels found by takes: instants ascend, levels descend; None: no take was noted."""
 
-    def _setup(self, plan: Plan, permits: int, start: int | None) -> None:
+    def _setup(self, plan: Plan, at_first: int, start: int | None) -> None:
         self.line: Meter = Meter()
         self._receipts = True
         self._peaks = self._last = self._latest = None
         self._over = 0
         self.rate, self._plan, self.line.numbers = plan
-        self._at_first = permits * self._plan[1]
+        self._at_first = at_first
         if start is not None:
             check_ns("start", start)
             self._begin(start)
@@ -101,14 +101,14 @@ class Stored(Metered):
                 due += level - full  # type: ignore[operator]
             self._last, line.due = now, due + spent  # type: ignore[operator]  # in half the time of what follows
             return now
+        if last is None:
+            self._begin(now)
+            last, due = now, line.due
+        elif line.last is not None:
+            self.collect()
+            last = self._last or 0
         over = self._over
-        if last is None or line.last is not None:
-            if last is None:
-                self._begin(now)
-            last, _, over = self._level()
-            due = line.due
-        if since is None or since > now:
-            since = now
+        since = now if since is None or since > now else since
         begun, straight = due, most == full or not over  # whether nothing returns
         if since <= last:
             level = last * unit - due + cost  # type: ignore[operator]  # it has begun

@@ -133,12 +133,9 @@ class BurstCompensation(TicksAccumulator):
 
     def available(self, now: int) -> int:
         """The slots that are due by now, at most 1000. Each gives up its part of the gap that is left."""
-        num, den = self._strictness
-        unit, cost = self._unit, self._cost
-        behind, ready = 0 if self.line.due is None else now * unit - self.line.due, 0
-        while behind >= 0 and ready < _COUNTED:
-            gap = behind if behind >= unit else 0  # within the instant, as in _after()
-            behind -= -(-gap * num // den) + cost
+        due, ready = self._due(now), 0
+        while due <= now * self._unit and ready < _COUNTED:
+            due, _, _ = self._after(1, due, 0, 0, now)
             ready += 1
         return ready
 

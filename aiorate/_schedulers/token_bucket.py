@@ -42,7 +42,8 @@ class TokenBucket(Stored):
                 raise ValueError(f"TokenBucket(initial={initial}) must be from 0 to {burst}, the burst.")
         self.max_permits: int = burst
         self._initial = burst if initial is None else initial
-        self._setup(_plan_of(rate if type(rate) is str else Rate.of(rate), burst), self._initial, start)
+        plan = _plan_of(rate if type(rate) is str else Rate.of(rate), burst)
+        self._setup(plan, plan[1][2] if initial is None else initial * plan[1][1], start)
 
     @property
     def burst(self) -> int:

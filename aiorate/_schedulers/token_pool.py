@@ -57,13 +57,13 @@ class TokenPool(Stored):
         start: int | None = None,
     ) -> None:
         if pool is not None:
-            if not isinstance(pool, int):
-                pool = _pool_ns(pool)
-            check_ns("TokenPool(pool)", pool, least=1)
+            if hasattr(pool, "total_seconds"):  # a timedelta, whose module takes long to import
+                pool = duration_to_ns(pool, "TokenPool(pool)")
+            check_ns("TokenPool(pool), if it is no timedelta,", pool, least=1)
         self._pool = pool
         ratio = EVEN if type(burst_ratio) is int and burst_ratio == 1 else ratio_of(burst_ratio, "TokenPool(burst_ratio")
-        # At first one permit, so that the first caller does not wait.
-        self._setup(_plan_of(rate if type(rate) is str else Rate.of(rate), ratio, pool, self._stored), 1, start)
+        plan = _plan_of(rate if type(rate) is str else Rate.of(rate), ratio, pool, self._stored)
+        self._setup(plan, plan[1][1], start)  # at first one permit, so that the first caller does not wait
 
     # The original's figures, in ns.
 
@@ -183,14 +183,3 @@ class PlainPool(TokenPool):
 
     __slots__ = ()
     _stored = 1
-
-
-def _pool_ns(pool: object) -> int:
-    from datetime import timedelta
-
-    if isinstance(pool, timedelta):
-        return duration_to_ns(pool, "TokenPool(pool)")
-    raise TypeError(
-        f"TokenPool(pool) must be a timedelta or whole ns, not {type(pool).__name__}."
-        " For 5 ms, write timedelta(milliseconds=5) or 5_000_000."
-    )

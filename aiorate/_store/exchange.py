@@ -7,7 +7,6 @@ that may end.
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import chain, groupby, islice
 from math import ceil
 from random import getrandbits
@@ -17,7 +16,7 @@ from aiorate._rate import NS_PER_SECOND
 from aiorate._schedulers.amounts import count_of
 from aiorate._store.script import FORM, HEAD, MOST, MOST_RUNS, OF_RATE, OF_WINDOW, Question, pack, read_answer
 from aiorate._store.slots import MOST_NS, Level, Run
-from aiorate._tree.changes import on_pause_end
+from aiorate._tree.changes import follow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +87,6 @@ class Exchange:
         self._edges: tuple[object, list[int]] = (None, [])  # of windows; Unix times in ns, of that rate
         self._came: int = 0  # how many slots came last
         self._took: int = 0  # how long an answer takes, smoothed; 0: none was measured
-        self._use: tuple[int, int] = (-MOST_NS, 0)  # when the present measurement of use began, and with how many permits
         self._then: tuple[int, int] = (0, 0)  # permits waited for and permits spent, when slots were asked for last
         self._ahead_us: float = 0.0  # the horizon of a budget's latest question
 
@@ -147,19 +145,9 @@ class Exchange:
         return [(min(missing, most), (1,) * len(pool.parts))], False
 
     def _expected(self, first: int, waiting: int) -> int:
-        """How many permits the next lease will take, if use goes on as it did in the last one or two.
-
-        The measurement begins after the permits of the first question: a process that makes one request in a while takes nothing ahead.
-        """
-        lease, pool, reading, (since, before) = self._terms.lease, self._pool, self._node.read(), self._use
-        age, used = reading - since, max(pool.spent - before, 0)
-        if age >= 3 * lease:
-            age, used = 0, 0
-            self._use = reading, pool.spent + first
-        elif age >= 2 * lease:
-            age, used = lease, used * lease // age
-            self._use = reading - lease, pool.spent - used
-        expected = min(used * lease // max(age, lease), pool.rate.permits_in(lease))
+        """How many permits the next lease will take."""
+        pool = self._pool
+        expected = pool.expected(self._terms.lease, self._node.read(), first)
         return expected if waiting else max(expected, pool.refused)  # a request was refused and does not wait
 
     # The question.
@@ -314,16 +302,8 @@ class Exchange:
 
     def follow(self, us: float) -> None:
         """The store pauses all processes for so long; 0: it does not."""
-        node, unsaid = self._node, self.news[1] > self._node.read()
-        if us > 0:
-            self._paused = True
-            ns, until = ceil(us * _US), node.paused_until
-            if not unsaid and until is not None and until > node.read() + ns:
-                node.resume()  # a longer one, which another process has ended
-            node.pause(ns, partial(on_pause_end, self._node, node.now()))
-        elif self._paused and not unsaid:
-            self._paused = False
-            node.resume()
+        if self.news[1] <= self._node.read():  # else it has not heard of a pause yet
+            self._paused = follow(self._node, ceil(us * _US), self._paused)
 
     @property
     def may_be_resumed(self) -> bool:

@@ -233,7 +233,7 @@ class StoreFile:
                         return at, place, body
                 elif not room:
                     number, _, *rest = max(words[i : i + 6], words[i + 6 : i + 12])  # the newer copy
-                    if not number or _rests(rest, now, wall):
+                    if not number or (wall > rest[2] + rest[3] and _rests(rest, now, wall)):
                         room = at
             if not words[-12]:  # the last one was never used, nor are the levels below
                 break
@@ -303,6 +303,8 @@ def file_of(path: str | os.PathLike[str]) -> StoreFile:
     """The file of that path. Raises RuntimeError on systems without its lock."""
     if not _LOCKS:
         raise RuntimeError("a limit in a file needs a lock of the kernel that Windows does not have. Use aiorate.redis there.")
+    if isinstance(path, str) and (found := _files.get(path)) is not None:  # as the path of all keys but the first
+        return found
     name = os.path.abspath(os.fsdecode(path))
     return _files.get(name) or _files.setdefault(name, StoreFile(name))
 

@@ -22,7 +22,7 @@ from aiorate._store.pool import Pool
 from aiorate._store.script import MOST
 from aiorate._store.slots import Level, Run, check_pause
 from aiorate._store.twin import Answering, take_now
-from aiorate._tree.changes import on_pause_end
+from aiorate._tree.changes import follow
 from aiorate._tree.limit import Provider
 
 if TYPE_CHECKING:
@@ -51,11 +51,12 @@ _ROUGHLY_US = 100  # a grant is so much older than its question at most
 class FilePool(Pool):
     """Takes slots of a rate back, too. A signal handler that asks in the middle of another request gets none."""
 
-    __slots__ = ("_deciding",)
+    __slots__ = ("deciding",)
 
     def __init__(self, parts: Sequence[Part], unit: bool, late: int) -> None:
         super().__init__(parts, unit, late)
-        self._deciding = False
+        self.deciding: bool = False
+        """Whether it is in the middle of a request."""
 
     @property
     def _meter(self) -> Meter | None:
@@ -63,9 +64,9 @@ class FilePool(Pool):
         return PureMeter() if self._late <= SLACK_NS else None
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
-        if self._deciding:
+        if self.deciding:
             return now + 1
-        self._deciding = True
+        self.deciding = True
         try:
             if permits is _ONE and self.unit:  # in half of the time
                 runs = self.hand.runs
@@ -77,12 +78,14 @@ class FilePool(Pool):
                     return runs[0].due
             return Pool.take(self, permits, now, since)
         finally:
-            self._deciding = False
+            self.deciding = False
 
     def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
-        self._deciding = True
-        super().give_back(permits, now, taken)
-        self._deciding = False
+        deciding, self.deciding = self.deciding, True
+        try:
+            super().give_back(permits, now, taken)
+        finally:
+            self.deciding = deciding
         if taken is None and self.unit and isinstance(permits, int):  # a refund
             self.correct([-permits] * len(self.parts), now)
 
@@ -90,7 +93,7 @@ class FilePool(Pool):
 class FileSession(Provider):
     """Fills the pool of a node from the record of that ``name``. ``lease`` is in ns."""
 
-    def __init__(self, file: StoreFile, name: str, kind: str, node: Node, pool: Pool, lease: int) -> None:
+    def __init__(self, file: StoreFile, name: str, kind: str, node: Node, pool: FilePool, lease: int) -> None:
         self._file, self._node, self._pool, self._lease = file, node, pool, lease
         self._record = Record(name, kind, len(pool.parts), pool.calendar is not None)
         self._horizon: int = max(_HORIZON_NS, lease)
@@ -99,7 +102,6 @@ class FileSession(Provider):
         self._number: int = getrandbits(48) + 1  # of this process, as a client of the file
         self._paused: bool = False  # whether the file pauses all processes
         self._seat: float = 0.0  # see `Question.seat`
-        self._use: tuple[int, int] = (0, 0)  # when the present measurement of use began, and with how many permits
         self._tail: Run | None = None  # the last slots of all, unless somebody has booked since
         self._timer: Handle | None = None
         pool.answer_ns, pool.link, node.provider = 0, self, self
@@ -127,29 +129,20 @@ class FileSession(Provider):
                 alike = len([*takewhile(lambda request: pool.need(request[1]) == pool.lacking, node.line)])
             self._ask(now, [(max(alike, 1), pool.lacking)], whole=not waits)
             return False
-        usable, count = pool.usable(need, now), len(pool.parts)
+        usable, count = pool.usable(need, now) if pool.hand.count else 0, len(pool.parts)
         if usable < need and (waits or self._lease or count > 1 or self.busy or not self._take_now(now, need - usable)):
             waiting = sum([count_of(below.stood) for _, below in node.line.below()], count_of(node.line.total)) if waits else 0
-            lacks = max(need, waiting) - usable + (self._expected(now) if self._lease else 0)
+            lacks = max(need, waiting) - usable + (pool.expected(self._lease, now, need) if self._lease else 0)
             most = max(_PORTION, need, *[part.rate.permits_in(self._horizon) for part in pool.parts])
             self._ask(now, [(min(lacks, most), (1,) * count)], whole=not (waits or self._lease))
             if waits and pool.look_at is None and pool.usable(need, now) < need:  # the first gathers more
                 pool.look_at = now + self._horizon // 2
         return False
 
-    def _expected(self, now: int) -> int:
-        """How many permits the next lease will take, if use goes on as it did in the last one or two."""
-        (since, before), spent, lease = self._use, self._pool.spent, self._lease
-        age, used = now - since, spent - before
-        if age >= 2 * lease:
-            age, used = lease, used * lease // age
-            self._use = now - lease, spent - used
-        return min(used * lease // max(age, lease), self._pool.rate.permits_in(lease))
-
     def _take_now(self, now: int, n: int) -> bool:
         """Ask for slots of a rate that are due now. Returns whether that was answered."""
         pool, part = self._pool, self._pool.parts[0]
-        decide = partial(take_now, part.rate.period_ns / (part.rate.permits * _US), part.burst, n, self._record.told)
+        decide = partial(take_now, part.every_us, part.burst, n, self._record.told)
         try:
             answer = self._file.ask(self._record, self._unix(now), decide, patient=True)
         except Busy:
@@ -183,11 +176,14 @@ class FileSession(Provider):
             self._asking = False
         self._news, pool.corrections, pool.oldest, pool.refused = None, [0] * len(pool.parts), None, 0
         self._seat = answer.seat
-        self._follow(answer.hush)
+        self._paused = follow(node, ceil(answer.hush * _US), self._paused)
         self._book(answer, runs, now, now if whole else now + ceil((answer.now - asked) * _US))
         if answer.wait and not whole and not answer.hush:
             wait = ceil(answer.wait * _US)
-            pool.look_at = now + min(wait, _LATER_NS) if pool.calendar else now + min(max(wait // 4, _HORIZON_NS), _LATER_NS // 4)
+            if pool.calendar is None:
+                pool.look_at = now + min(max(wait // 4, _HORIZON_NS), _LATER_NS // 4)
+            else:  # permits of the window may come back meanwhile
+                pool.look_at = now + min(wait, max(wait // 64, _LATER_NS), 60 * _LATER_NS)
             pool.waits_for = answer.place - 1 if answer.place else pool.waits_for
         self._tidy_later()
 
@@ -212,7 +208,7 @@ class FileSession(Provider):
         for part, more in zip(pool.parts, pool.corrections, strict=True):
             least = max(min(more - gone, MOST), -MOST)
             if part.calendar is None:
-                w += [part.rate.period_ns / (part.rate.permits * _US), part.burst, least, 0, 0, 0, 0]
+                w += [part.every_us, part.burst, least, 0, 0, 0, 0]
             else:
                 edges = part.calendar.edges(int(now * _US) - 2 * part.rate.period_ns, 8)
                 first = max([i for i, edge in enumerate(edges) if edge <= now * _US], default=0)
@@ -235,18 +231,6 @@ class FileSession(Provider):
             slots = [Run(need, int(n), asked, (), (), late) for (_, need), (n, _, _) in zip(runs, answer.runs, strict=False) if n]
         self._tail = slots[-1] if slots else None
         pool.hand.add(slots)
-
-    def _follow(self, us: float) -> None:
-        """The file pauses all processes for so long; 0: it does not."""
-        node = self._node
-        if us > 0:
-            self._paused, ns, until = True, ceil(us * _US), node.paused_until
-            if until is not None and until > node.read() + ns:
-                node.resume()  # a longer one, which another process has ended
-            node.pause(ns, partial(on_pause_end, node, node.now()))
-        elif self._paused:
-            self._paused = False
-            node.resume()
 
     # Telling.
 
@@ -333,5 +317,5 @@ class FileSession(Provider):
         """This is a child process now: the slots in hand are the parent's."""
         pool = self._pool
         pool.clear()
-        pool.corrections, pool.oldest, pool.look_at = [0] * len(pool.parts), None, None
+        pool.corrections, pool.oldest, pool.look_at, pool.deciding = [0] * len(pool.parts), None, None, False
         self._number, self._news, self._tail, self._asking = getrandbits(48) + 1, None, None, False

@@ -84,6 +84,7 @@ class Pool(Scheduler):
         """Before that instant the store has nothing for the first in line; None: ask it."""
         self.answer_ns: int = _FIRST_ANSWER_NS
         """How long an answer of the store takes, as it was measured."""
+        self._use: tuple[int, int] = (-MOST_NS, 0)  # when the present measurement of use began, and with how many permits
         self.spent: int = 0
         """Permits granted in all."""
         self.refused: int = 0
@@ -172,6 +173,21 @@ class Pool(Scheduler):
     def usable(self, permits: int, now: int) -> int:
         """The number of slots in hand that are of use while the first in line asks for ``permits``."""
         return self.hand.count - self._lapsed(permits, now)
+
+    def expected(self, lease: int, reading: int, first: int) -> int:
+        """How many permits the next lease will take, if use goes on as it did in the last one or two.
+
+        The measurement begins after the permits of the first question: a process that makes one request in a while takes nothing ahead.
+        """
+        since, before = self._use
+        age, used = reading - since, max(self.spent - before, 0)
+        if age >= 3 * lease:
+            age, used = 0, 0
+            self._use = reading, self.spent + first
+        elif age >= 2 * lease:
+            age, used = lease, used * lease // age
+            self._use = reading - lease, self.spent - used
+        return min(used * lease // max(age, lease), self.rate.permits_in(lease))
 
     def unanswered(self) -> None:
         """Nothing is on its way: call the link again when slots are wanted."""

@@ -41,6 +41,18 @@ def on_pause_end(node: Node, held_at: int, held_for: int) -> None:
     node.permitted.shift(held_for)
 
 
+def follow(node: Node, ns: int, before: bool) -> bool:
+    """A store pauses all its processes for ``ns``; 0: it does not. ``before``: whether it did so far. Returns whether it does."""
+    if ns:
+        until = node.paused_until
+        if until is not None and until > node.read() + ns:
+            node.resume()  # a longer one, which another process has ended
+        node.pause(ns, partial(on_pause_end, node, node.now()))
+    elif before:
+        node.resume()
+    return ns > 0
+
+
 def pause_longer(node: Node, ns: int, jitter: int) -> int:
     """As `pause`, but only if it ends later than a present pause, and then longer by a random part of ``jitter`` ns.
 
@@ -77,7 +89,7 @@ def cap(node: Node, quota: Left) -> None:
         return
     if not isinstance(told, ServerQuotas):
         told = ServerQuotas(node.scheduler)
-    if told.heed(left.name, left.left, left.size, left.ns, now, now + node.held_for, left.error, left.in_flight):
+    if told.heed(left.name, left.left, left.size, left.ns, now, now + node.held_for, left.error, left.in_flight or 0):
         node.permitted = told
         node.changed()
 
@@ -144,8 +156,12 @@ def observe(node: Node, feedback: Feedback, jitter: int, heed: Callable[[Left], 
     from aiorate._feedback import check_feedback
 
     ns, told = check_feedback(feedback)
+    before = node.granted
     news = pause_longer(node, ns, jitter)
     for quota in told:
+        if quota.in_flight is not None:  # what is granted by now is in flight too
+            node.look_now()
+            quota = quota._replace(in_flight=quota.in_flight + count_of(node.granted - before))
         if heed is not None:
             heed(quota)
         elif quota.unit == "requests":

@@ -132,8 +132,8 @@ def _unquoted(text: str) -> str:
 
 
 def _items(text: str) -> list[Item]:
-    # The items of a list, each a head and its parameters: ``"permin";q=50;w=60, 20;w=60, limit=100``. A list with one error has no items,
-    # as RFC 9651 demands.
+    # The items of a list, each a head and its parameters: ``"permin";q=50;w=60, 20;w=60, limit=100``. A list with an open quote or a
+    # parameter without a name has no items; RFC 9651 demands that of every error, which no reader of old drafts can.
     if '"' in re.sub(_STRING, "", text):
         return []
     items = []

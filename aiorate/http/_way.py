@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
-from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
@@ -45,15 +44,18 @@ class Limiters(Protocol):
 class Sent:
     """A request on its way, until it is answered or lost: ``with sent:``, or no longer than this object lives."""
 
-    __slots__ = ("_adaptive", "_at", "_granted", "_heed", "_others", "limit", "permits")
+    __slots__ = ("_adaptive", "_asking", "_at", "_granted", "_heed", "_sent", "limit", "permits")
 
     def __init__(self, limit: Limiter | Budget | None, permits: int, heed: Callable[[Feedback | None], None] | None) -> None:
         self.limit, self.permits, self._heed = limit, permits, heed
-        self._others: dict[int, tuple[float, int]] = {} if limit is None or heed is None else _under_way.setdefault(limit, {})
+        self._asking: dict[int, int] = {}
+        self._sent: dict[int, tuple[float, int]] = {}
+        if limit is not None and heed is not None:
+            self._asking, self._sent = _ASKING.setdefault(limit, self._asking), _SENT.setdefault(limit, self._sent)
 
     def ask(self) -> Sent:
         """Note that it waits for its permits: ``with sent.ask():``."""
-        self._others[id(self)] = inf, self.permits
+        self._asking[id(self)] = self.permits
         return self
 
     def leave(self) -> Sent:
@@ -61,7 +63,7 @@ class Sent:
         self._adaptive = adaptive_of(self.limit) if isinstance(self.limit, Limiter) else None
         self._granted = 0 if self._adaptive is None else self._adaptive._reading()
         self._at = monotonic()
-        self._others[id(self)] = self._at, self.permits
+        self._sent[id(self)] = self._at, self.permits
         return self
 
     def hear(self, status: int, headers: Headers) -> None:
@@ -78,15 +80,16 @@ class Sent:
 
     def _in_flight(self) -> int:
         """The permits of all others that the server may not have counted when it answered this one."""
-        others = [other for number, other in self._others.copy().items() if number != id(self)]
-        sent = sum([permits for at, permits in others if self._at - _ARRIVED < at < inf])
-        asking = [permits for at, permits in others if at == inf]
-        if asking and isinstance(self.limit, Limiter):  # the first of them may have their permits, and not run yet
-            sent += sum(asking[: max(0, len(asking) - self.limit.statistics().waiting)])
+        since = self._at - _ARRIVED
+        sent = sum([permits for at, permits in self._sent.copy().values() if at > since]) - self.permits
+        if self._asking and isinstance(self.limit, Limiter):  # the first of them may have their permits, and not run yet
+            granted = len(self._asking) - self.limit._node.line.waiting
+            sent += sum(list(self._asking.values())[:granted]) if granted > 0 else 0
         return sent
 
     def _over(self, *_: object) -> None:
-        self._others.pop(id(self), None)
+        self._asking.pop(id(self), None)
+        self._sent.pop(id(self), None)
 
     def __enter__(self) -> Sent:
         return self
@@ -94,8 +97,9 @@ class Sent:
     __exit__ = __del__ = _over
 
 
-_under_way: WeakKeyDictionary[Limiter | Budget, dict[int, tuple[float, int]]] = WeakKeyDictionary()
-"""Of all requests that are not answered: when each was sent, or infinite while it waits for its permits; and its permits."""
+# Of each limit the requests that are not answered: their permits, and when they were sent.
+_ASKING: WeakKeyDictionary[Limiter | Budget, dict[int, int]] = WeakKeyDictionary()
+_SENT: WeakKeyDictionary[Limiter | Budget, dict[int, tuple[float, int]]] = WeakKeyDictionary()
 
 
 class Way:

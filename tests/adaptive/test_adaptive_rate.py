@@ -149,14 +149,16 @@ def test_garbage_changes_nothing() -> None:
     assert adaptive.limiter.statistics().paused_until is None
 
 
-def test_refused_always_it_settles_at_the_lowest() -> None:
-    """And stays there, however often it is told; also if the limiter was closed, since answers arrive afterwards."""
+def test_refused_always_it_asks_ever_more_rarely() -> None:
+    """Whatever the lowest rate is; also if the limiter was closed, since answers arrive afterwards."""
     for closed in (False, True):
         clock, adaptive = made()
         if closed:
             asyncio.run(adaptive.limiter.aclose())
-        refuse(clock, adaptive, 1000)
-        assert adaptive.rate == Rate(1), closed
+        refuse(clock, adaptive, 100)
+        assert 0.15 < adaptive.rate.per_second < 0.3, closed  # it is refused for ten seconds
+        refuse(clock, adaptive, 900)
+        assert 0.015 < adaptive.rate.per_second < 0.03, closed
 
 
 def test_any_share_between_0_and_1_is_taken() -> None:

@@ -112,6 +112,7 @@ def test_servers_of_other_forms() -> None:
     """Each with the least share and the most refused (%)."""
     halving = servers.Steps(*((second, max(2, 1000 * 0.5**second)) for second in range(12)))  # down to 2/s
     coming = servers.Steps((0, 150), (40, 0), (80, 150), (120, 0), (160, 150))
+    outage = servers.Steps((0, 100), (60, 0), (180, 100))
     long_window = {"period": 5, "limit": 60, "seconds": 400}  # it refuses seconds after a climb was too high
     rows: list[tuple[float, float, dict[str, Any], servers.Kind | None]] = [
         (0.85, 100, {"refused": 0.5, "kinds": ["slow"], "changed": {"limit": 20, "seconds": 120}}, None),
@@ -122,6 +123,11 @@ def test_servers_of_other_forms() -> None:
         (0.8, 4, {}, servers.Kind(servers.Queue(100, 50), 120, 100)),
         (0.75, 5, {}, servers.wanting(coming, 200)),
         *((0.85, 4, {}, bursts(every)) for every in (3, 15, 40)),
+        (0.65, 4, {"lowest": 2}, servers.Kind(servers.Bucket(outage, 10), 300, 100)),
+        # Each refused request prolongs the penalty, so that only ever rarer ones find its end.
+        (0.2, 2, {"lowest": 2}, servers.Kind(servers.Penalty(100, 10, 3, prolongs=True), 600, 100)),
+        (0.1, 2, {"lowest": 2}, servers.Kind(servers.Penalty(100, 10, 5, prolongs=True), 600, 100)),
+        (0.002, 30, {"lowest": 2}, servers.Kind(servers.Penalty(100, 10, 60, prolongs=True), 900, 100)),
     ]
     for row, (share, refused, options, kind) in enumerate(rows):
         (cell,) = table.cells(["AdaptiveRate"], **{"kinds": ["bucket"], "round_trips": [0.05], "starts": [1.0], **options})

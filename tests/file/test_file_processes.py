@@ -85,7 +85,7 @@ def test_eight_processes_keep_the_bound_and_nobody_hangs(path: Path, kills: int,
 
     for window in (0.01, 0.05, 0.2, 1.0):
         assert most_in(window, granted) <= 1 + RATE * (window + LATE), window
-    assert len([at for at in granted if at > granted[-1] - 1_000_000_000]) > RATE // 2  # on any machine
+    assert len([at for at in granted if at > granted[-1] - 1_000_000_000]) > RATE // 10  # on any machine
 
 
 HOLDER = """

@@ -31,17 +31,13 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
     told: Heard = []
 
     class Recording(Finder):
-        __slots__ = ()
-
-        def succeeded(self, now: int, took: int | None) -> None:
-            assert took is not None
+        def succeeded(self, now: int, took: int, stood: int) -> None:
             told.append(("succeeded", 0))
-            super().succeeded(now, took)
+            super().succeeded(now, took, stood)
 
-        def throttled(self, now: int, took: int | None, pause: int = 0) -> None:
-            assert took is not None
+        def throttled(self, now: int, took: int, stood: int, pause: int) -> None:
             told.append(("throttled", pause // 1_000_000_000))
-            super().throttled(now, took, pause)
+            super().throttled(now, took, stood, pause)
 
     monkeypatch.setattr("aiorate.adaptive.Finder", Recording)
     return told

@@ -184,11 +184,11 @@ class Neighbour(Server):
 
 
 class Penalty(Bucket):
-    """A bucket that, once it refuses, refuses everybody for ``seconds``. Each refusal names the rest of that time."""
+    """A bucket that, once it refuses, refuses everybody for ``seconds``. Each refusal names the rest of that time, or prolongs it."""
 
-    def __init__(self, rate: float, burst: int, seconds: float) -> None:
+    def __init__(self, rate: float, burst: int, seconds: float, *, prolongs: bool = False) -> None:
         super().__init__(rate, burst)
-        self.length, self._until = round(seconds * SECOND), 0
+        self.length, self.prolongs, self._until = round(seconds * SECOND), prolongs, 0
 
     def ask(self, now: int) -> Answer:
         if now >= self._until:
@@ -196,6 +196,9 @@ class Penalty(Bucket):
             if answer.served:
                 return answer
             self._until = now + self.length
+        if self.prolongs:
+            self._until = now + self.length
+            return REFUSED
         return Answer(False, 0, (self._until - now) / SECOND)
 
 
