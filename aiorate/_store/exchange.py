@@ -292,10 +292,13 @@ class Exchange:
         if parts == pool.parts or pool.calendar is None:
             now, place, levels = received - self._node.offset, HEAD, []
             for part in parts:
-                first, _, third = (*answer.numbers[place : place + 3], 0)[:3]
-                ends = now + ceil((third - answer.numbers[1]) * _US)
-                levels.append(Level(now + ceil(first * _US)) if part.calendar is None else Level(now, int(first), ends))
-                place += OF_RATE if part.calendar is None else OF_WINDOW
+                if part.calendar is None:
+                    levels.append(Level(now + ceil(answer.numbers[place] * _US)))
+                    place += OF_RATE
+                else:
+                    used, _, ends = answer.numbers[place : place + 3]
+                    levels.append(Level(now, int(used), now + ceil((ends - answer.numbers[1]) * _US)))
+                    place += OF_WINDOW
             pool.levels = levels
         self._tail = self._book(answer, sent, received)
         return answer

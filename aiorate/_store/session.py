@@ -184,7 +184,7 @@ class StoreSession(Provider):
         pool.drop(node.now())
         runs, whole = ([], False) if self._closed or node.held_at is not None else exchange.lack(self.once.first())
         probes = self._degraded and node.read() - self._wanted_at < _INTEREST_NS
-        words = exchange.ask(runs, whole, self._closed, must=probes or (node.paused and node.first() is not None))
+        words = exchange.ask(runs, whole, self._closed, must=probes or (node.held_at is not None and node.first() is not None))
         if words is None:
             self._nothing_to_ask()
             return None
