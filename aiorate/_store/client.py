@@ -18,7 +18,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from aiorate._loops.table import loop_here, running_loop
 from aiorate._store.address import identity, is_cluster
-from aiorate._store.failures import Unreachable
+from aiorate._store.failures import Refusal, Unreachable
 from aiorate._store.store import CONNECT_SECONDS, store_of
 from aiorate._tree.deciding import run
 
@@ -116,7 +116,7 @@ class StoreClient:
         told, thread = Word(), self._thread
         if thread is None:
             self._leave(session, told)
-        elif not run(thread.post_if_alive, partial(self._leave, session, told)):
+        elif not run(thread.post, partial(self._leave, session, told)):
             told.tell()
         await told.heard()
         if thread is not None and not thread.alive:
@@ -185,7 +185,7 @@ class StoreClient:
             self._task = self._idle = None
             if self._wanting:  # woken while it was being cancelled
                 self._want(next(iter(self._wanting)))
-            if self._thread is None:
+            if self._thread is None or self._task is not None:
                 self._tell()
             else:
                 self._loop.call_soon(self._loop.stop)  # once a connection that was just closed is gone
@@ -203,13 +203,12 @@ class StoreClient:
         self._asked, questions = [], []
         for session in list(islice(self._wanting, _MOST)):
             del self._wanting[session]
-            if session.client is not self:  # it asks in another event loop by now
-                continue
-            try:
-                question = session.run(session.question)
-            except Exception as error:  # of a clock, say: the other sessions go on
-                session.run(session.failed, error)
-                continue
+            question: Asked | None = None
+            if session.client is self:  # else it asks in another event loop by now
+                try:
+                    question = session.run(session.question)
+                except Exception as error:  # of a clock, say: the other sessions go on
+                    session.run(session.failed, error)
             if question is None:
                 self._let_go(session)
             else:
@@ -229,17 +228,22 @@ class StoreClient:
         lost: dict[Session, Unreachable] = {}
         asked, self._asked = self._asked, []
         for session, reply in zip(asked, replies, strict=True):
-            if session.client is not self:
-                continue
+            more = False
             try:
                 if isinstance(reply, Unreachable):
                     raise reply
-                session.run(session.answered, reply)
+                if session.client is self:
+                    session.run(session.answered, reply)
+                    more = not isinstance(reply, Refusal)
             except Unreachable as failure:
                 lost[session] = failure
             except Exception as error:  # which does not concern the others
                 session.run(session.failed, error)
-        self._wanting.update(dict.fromkeys(session for session in self._leaving.values() if session in asked))
+            if session in self._leaving.values():
+                if more:  # to tell, perhaps
+                    self._wanting[session] = None
+                elif session not in lost:
+                    self._let_go(session)
         if lost:
             await self._lose(lost, began)
         else:
@@ -325,7 +329,7 @@ class _Thread:
     """Called in decisions, and never waits for a store."""
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self.clients: dict[object, StoreClient] = {}
         self._calls: deque[Callable[[], object]] = deque()  # that the loop has yet to make
         self._process: int = os.getpid()
@@ -333,7 +337,7 @@ class _Thread:
         try:
             self.thread.start()
         except BaseException:
-            self._loop.close()
+            self.loop.close()
             raise
 
     @property
@@ -341,41 +345,30 @@ class _Thread:
         """Whether it is of this process, and will not end before a call that is posted now."""
         return bool(_threads) and _threads[-1] is self and self._process == os.getpid() and self.thread.is_alive()
 
-    def post(self, call: Callable[[], object]) -> None:
-        """Have the loop make a call."""
+    def post(self, call: Callable[[], object]) -> bool:
+        """Have the loop make a call, if it will. Returns whether it will."""
+        if not self.alive:
+            return False
         self._calls.append(call)
-        self._loop.call_soon_threadsafe(self._make_calls)
-
-    def post_if_alive(self, call: Callable[[], object]) -> bool:
-        """`post`, if the loop will make the call. Returns whether it will."""
-        alive = self.alive
-        if alive:
-            self.post(call)
-        return alive
-
-    def client_of(self, source: object) -> StoreClient:
-        """The one for that client, or that URL."""
-        key = identity(source)
-        if key not in self.clients:
-            self.clients[key] = StoreClient(source, self._loop, self)
-        return self.clients[key]
+        self.loop.call_soon_threadsafe(self._make_calls)
+        return True
 
     def _make_calls(self) -> None:
         while self._calls:
             self._calls.popleft()()
         if not any(client.busy for client in self.clients.values()):
-            self._loop.stop()
+            self.loop.stop()
 
     def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
+        asyncio.set_event_loop(self.loop)
         ended = False
         while not ended:
-            self._loop.run_forever()  # until nothing may be left to do
+            self.loop.run_forever()  # until nothing may be left to do
             ended = run(self._end)
             for client in self.clients.values():
                 if not client.busy:
                     client._tell()
-        self._loop.close()
+        self.loop.close()
 
     def _end(self) -> bool:
         """Have the thread end if nothing is asked, and no call is to be made. Returns whether it does."""
@@ -394,4 +387,7 @@ def client_of_process(source: object) -> StoreClient:
     """The one for that client, or that URL, in the thread, which is started if there is none. Called in a decision."""
     if not (_threads and _threads[-1].alive):
         _threads.append(_Thread())
-    return _threads[-1].client_of(source)
+    thread, key = _threads[-1], identity(source)
+    if key not in thread.clients:
+        thread.clients[key] = StoreClient(source, thread.loop, thread)
+    return thread.clients[key]

@@ -45,7 +45,7 @@ Runs = list[tuple[int, tuple[int, ...]]]
 """How many requests of which amounts."""
 News = tuple[bool, int]
 """What the store is to hear of pauses: whether one is over, and the reading at which one is to end that began after that."""
-_NO_NEWS: News = (False, -MOST_NS)
+NO_NEWS: News = (False, -MOST_NS)
 
 
 class Sent(NamedTuple):
@@ -64,7 +64,7 @@ class Sent(NamedTuple):
     """The corrections that it tells, ..."""
     oldest: int | None = None
     """... and since when."""
-    news: News = _NO_NEWS
+    news: News = NO_NEWS
 
 
 class Exchange:
@@ -77,7 +77,8 @@ class Exchange:
         self.told_at: int = 0
         """The reading when the store answered last, ..."""
         self._told: str = ""  # ... and the value of the key then
-        self._news: News = _NO_NEWS  # that the store is yet to hear
+        self.news: News = NO_NEWS
+        """What the store is yet to hear of pauses."""
         self._paused: bool = False  # whether the store pauses all processes
         self._tail: Run | None = None  # the last slots of all, as far as is known
         self._number: int = getrandbits(48) + 1  # of this client
@@ -86,6 +87,7 @@ class Exchange:
         self._edges: tuple[object, list[int]] = (None, [])  # of windows; Unix times in ns, of that rate
         self._came: int = 0  # how many slots came last
         self._took: int = 0  # how long an answer takes, smoothed; 0: none was measured
+        self._then: tuple[int, int] = (0, 0)  # permits waited for and permits spent, when slots were asked for last
         self._ahead_us: float = 0.0  # the horizon of a budget's latest question
 
     # What is lacking.
@@ -131,9 +133,14 @@ class Exchange:
         first, waiting = count_of(self.first()), sum([count_of(limit.stood) for _, limit in line.below()], count_of(line.total))
         ready = pool.usable(first or 1, now)
         expected = self._expected(first, waiting) if self._terms.lease else 0
+        waited, spent = self._then
+        if ready and waiting >= waited and pool.spent > spent:
+            # Grants since the last question did not make the line shorter. So they will not until the answer is here.
+            expected = max(expected, min(max(ready - pool.hand.count + pool.hand.by(now + self._took), 0), waiting))
         missing = waiting + expected - ready
         if missing <= 0:
             return [], False
+        self._then = waiting, pool.spent
         most = max(_PORTION, first, *[part.rate.permits_in(self._horizon) for part in pool.parts])
         return [(min(missing, most), (1,) * len(pool.parts))], False
 
@@ -148,15 +155,15 @@ class Exchange:
     @property
     def untold(self) -> bool:
         """Whether the store is yet to hear something."""
-        return self._news != _NO_NEWS or any(self._pool.corrections)
+        return self.news != NO_NEWS or any(self._pool.corrections)
 
     def pause(self, until: int) -> None:
         """The store is to hear of a pause until that reading."""
-        self._news = self._news[0], max(self._news[1], until)
+        self.news = self.news[0], max(self.news[1], until)
 
     def resume(self) -> None:
         """The store is to hear that a pause is over."""
-        self._news = True, _NO_NEWS[1]
+        self.news = True, NO_NEWS[1]
 
     def give_up(self, now: int) -> bool:
         """The limit is closed: have all in hand come back. Returns whether it only counts if nobody has asked since."""
@@ -174,14 +181,14 @@ class Exchange:
 
         None: there is nothing to ask or to tell, and nothing ``must`` be asked.
         """
-        pool, reading, now, (over, until) = self._pool, self._node.read(), self._node.now(), self._news
+        pool, reading, now, (over, until) = self._pool, self._node.read(), self._node.now(), self.news
         gone = closed and self.give_up(now)
-        self._news = _NO_NEWS
+        self.news = NO_NEWS
         if not (runs or must or over or until > reading or any(pool.corrections)):
             return None
         if over and until > reading:  # the end of a pause and the next pause take two questions
-            self._news = False, until
-        self.sent = Sent(reading, runs, pool.parts, whole, closed, pool.corrections, pool.oldest, (over, _NO_NEWS[1] if over else until))
+            self.news = False, until
+        self.sent = Sent(reading, runs, pool.parts, whole, closed, pool.corrections, pool.oldest, (over, NO_NEWS[1] if over else until))
         question = self._question(
             runs,
             whole,
@@ -219,12 +226,12 @@ class Exchange:
         pool.corrections = [own + its for own, its in zip(pool.corrections, more, strict=True)]
         if nothing and sent.oldest is not None:
             pool.oldest = sent.oldest if pool.oldest is None else min(sent.oldest, pool.oldest)
-        if not self._news[0]:  # pauses merge by the later end
-            self._news = sent.news[0], max(sent.news[1], self._news[1])
+        if not self.news[0]:  # pauses merge by the later end
+            self.news = sent.news[0], max(sent.news[1], self.news[1])
 
     def forked(self) -> None:
         """This is a child process, and another client."""
-        self.sent, self._news, self._tail, self._number = None, _NO_NEWS, None, getrandbits(48) + 1
+        self.sent, self.news, self._tail, self._number = None, NO_NEWS, None, getrandbits(48) + 1
 
     def _windows(self, part: Part, reading: int) -> list[int]:
         """The edges of the present window and of the next two; Unix times in ns."""
@@ -272,7 +279,7 @@ class Exchange:
         sent, pool = self.sent, self._pool
         assert sent is not None
         parts, received = sent.parts, self._node.read()
-        windows = sum([part.calendar is not None for part in parts])
+        windows = 0 if pool.calendar is None else len(parts)
         answer = read_answer(reply, len(parts) - windows, windows, [n for n, _ in sent.runs], sent.whole)
         took = max(min(received - sent.at, _LONGEST_ANSWER_NS), 1)
         self._took = pool.answer_ns = (3 * self._took + took) // 4 if self._took else took
@@ -285,17 +292,20 @@ class Exchange:
         if parts == pool.parts or pool.calendar is None:
             now, place, levels = received - self._node.offset, HEAD, []
             for part in parts:
-                first, _, third = (*answer.numbers[place : place + 3], 0)[:3]
-                ends = now + ceil((third - answer.numbers[1]) * _US)
-                levels.append(Level(now + ceil(first * _US)) if part.calendar is None else Level(now, int(first), ends))
-                place += OF_RATE if part.calendar is None else OF_WINDOW
+                if part.calendar is None:
+                    levels.append(Level(now + ceil(answer.numbers[place] * _US)))
+                    place += OF_RATE
+                else:
+                    used, _, ends = answer.numbers[place : place + 3]
+                    levels.append(Level(now, int(used), now + ceil((ends - answer.numbers[1]) * _US)))
+                    place += OF_WINDOW
             pool.levels = levels
         self._tail = self._book(answer, sent, received)
         return answer
 
     def follow(self, us: float) -> None:
         """The store pauses all processes for so long; 0: it does not."""
-        if self._news[1] <= self._node.read():  # else it has not heard of a pause yet
+        if self.news[1] <= self._node.read():  # else it has not heard of a pause yet
             self._paused = follow(self._node, ceil(us * _US), self._paused)
 
     @property

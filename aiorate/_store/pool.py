@@ -204,7 +204,11 @@ class Pool(Scheduler):
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
         runs = self.hand.runs
-        if permits is _ONE and runs and self.unit and type(now) is int:
+        if permits is _ONE and self.unit and type(now) is int and not self.outage:
+            if not runs:
+                self._refuse(1, now)
+            if not runs:
+                return self._look_again(now)
             run = runs[0]
             if (at := run.due) <= now <= at + run.late:
                 if since is not None or self._receipts:  # out of the line: it may come back

@@ -12,7 +12,7 @@ from aiorate._events import Event
 from aiorate._loops.table import running_loop
 from aiorate._rate import NS_PER_SECOND, ns_to_seconds
 from aiorate._store.client import client_of, client_of_process
-from aiorate._store.exchange import Exchange
+from aiorate._store.exchange import NO_NEWS, Exchange
 from aiorate._store.failures import Refusal, said, said_by_server
 from aiorate._store.once import Once
 from aiorate._store.slots import check_pause
@@ -184,7 +184,7 @@ class StoreSession(Provider):
         pool.drop(node.now())
         runs, whole = ([], False) if self._closed or node.held_at is not None else exchange.lack(self.once.first())
         probes = self._degraded and node.read() - self._wanted_at < _INTEREST_NS
-        words = exchange.ask(runs, whole, self._closed, must=probes or (node.paused and node.first() is not None))
+        words = exchange.ask(runs, whole, self._closed, must=probes or (node.held_at is not None and node.first() is not None))
         if words is None:
             self._nothing_to_ask()
             return None
@@ -218,7 +218,7 @@ class StoreSession(Provider):
             self._pool.clear()  # what was booked here counts no longer
         answer = exchange.heard(reply)
         self._restored()
-        if exchange.untold:
+        if exchange.news != NO_NEWS:
             self._tell()
         if not answer.value:
             self._wake()
@@ -321,10 +321,12 @@ class StoreSession(Provider):
             pool.drop(now)
         elif not pool.unit:
             pool.put_back(pool.clear(), now)  # those for whom they were have left
-        if (any(pool.corrections) and pool.asked_at is None) or (waits and node.paused):
+        if waits and node.paused:
             self._tell()
         elif pool.asked_at is not None or (pool.hand.count and not pool.unit):  # the next question tells of them
             self._later(_FLUSH_NS)
+        elif any(pool.corrections):
+            self._tell()
 
     # Closing.
 

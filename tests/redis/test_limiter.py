@@ -300,6 +300,34 @@ async def test_reservations_go_at_the_rate_of_the_tightest(store: RealServer) ->
     assert not others()
 
 
+async def test_processes_have_the_whole_rate_of_a_budget_in_few_calls(store: RealServer) -> None:
+    """However far the store is: what comes back is told with the next question, and not by one of its own."""
+    for latency in (0.0002, 0.03):
+        store.send("FLUSHALL")
+        clients = [TimedClient(store, latency=latency) for _ in range(4)]
+        budgets = [RedisBudget(client, "x", requests="500/s", tokens="500_000/s") for client in clients]
+        instants: list[float] = []
+
+        async def work(budget: RedisBudget, instants: list[float] = instants) -> None:
+            while True:
+                async with budget.reserve(tokens=1500) as lease:
+                    lease.settle(tokens=750)
+                instants.append(now())
+
+        tasks = [asyncio.create_task(work(budget)) for budget in budgets for _ in range(50)]
+        await asyncio.sleep(1)
+        calls, begin = sum(client.calls for client in clients), now()
+        await asyncio.sleep(2)
+        count = sum(instant >= begin for instant in instants)
+        assert count >= 0.98 * 1000, latency
+        assert sum(client.calls for client in clients) - calls <= 0.15 * count, latency
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for budget in budgets:
+            await budget.aclose()
+
+
 async def test_a_lease_says_which_dimension_it_waited_for(store: RealServer) -> None:
     budget = process(store, requests="10/s", tokens="100/s")
 

@@ -308,6 +308,18 @@ async def test_closing_during_an_outage_does_not_wait_for_the_store(store: RealS
         assert not others()
 
 
+async def test_closing_while_the_store_refuses_asks_once(store: RealServer) -> None:
+    for kind in KINDS:
+        store.send("FLUSHALL")
+        subject, client = made(store, kind, "wait")
+        assert isinstance(await take(subject), float)
+        client.error, calls = refuse(), client.calls
+        subject.pause(5)
+        await subject.aclose()
+        assert client.calls - calls <= 2, kind
+        assert not others()
+
+
 async def test_the_tasks_of_a_client_may_be_cancelled(store: RealServer) -> None:
     """A program that cancels all its tasks, and goes on or ends: no request hangs, and neither does closing."""
     limiter, client = made(store, "limiter", "raise")
