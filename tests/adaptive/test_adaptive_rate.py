@@ -93,6 +93,7 @@ def test_wrong_arguments_are_refused_at_once() -> None:
         ((KeyedLimiter(lambda key: "1/s"), 1, 5), {}, TypeError, "not KeyedLimiter"),
         ((made()[1], 1, 5), {}, TypeError, "not AdaptiveRate"),
         ((None, 1, 5), {}, TypeError, "not NoneType"),
+        ((made()[1].limiter, 1, 5), {}, ValueError, "adaptive_of"),
         ((Limiter(1), 5, 1), {}, ValueError, "Give the lower rate first"),
         ((Limiter(1), 0, 1), {}, ValueError, "lowest"),
         ((Limiter(1), None, 1), {}, TypeError, "lowest"),
@@ -108,14 +109,6 @@ def test_wrong_arguments_are_refused_at_once() -> None:
     for arguments, options, error, hint in table:
         with pytest.raises(error, match=hint):
             AdaptiveRate(*arguments, **options)
-
-
-def test_a_limiter_has_one_adaptive_rate() -> None:
-    """Two would move one rate against each other."""
-    _, adaptive = made()
-
-    with pytest.raises(ValueError, match="adaptive_of"):
-        AdaptiveRate(adaptive.limiter, 1, 2)
 
 
 def test_it_cannot_be_copied_or_pickled() -> None:
