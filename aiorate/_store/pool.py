@@ -247,7 +247,7 @@ class Pool(Scheduler):
                 return at
         if self.outage == "open":
             return now
-        if self.outage in ("raise", "wait"):
+        if self.outage == "raise":
             return NOBODY_KNOWS
         together = size + (_size(ahead) if ahead else 0)
         usable = self.usable(together, now)
