@@ -247,8 +247,8 @@ class FileBudget(_Desks[Budget], Budget):
     lowered to its burst.
 
     With the rate R of a dimension, the largest amount n and the burst b (of a rate: n), all processes together reserve at most
-    ``b + R * (w + max(0.01, lease, 0.5 * n / R))`` in any window of w seconds, apart from what comes back, and with another 25 ms if
-    reservations are settled for less.
+    ``b + R * (w + max(0.01, lease, 0.5 * n / R))`` in any window of w seconds, and n more per process, apart from what comes
+    back, and with another 25 ms if reservations are settled for less.
 
     Args:
         path: See `FileLimiter`; the same for ``name`` and ``scope``.

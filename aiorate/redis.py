@@ -170,8 +170,8 @@ class RedisBudget(Budget):
     granted, and later ones wait until it has been paid for. A bucket starts full, and larger amounts are lowered to its burst.
 
     The store books reservations by its own clock. With the rate R of a dimension, the largest amount n and the burst b (of a rate: n), all
-    processes together reserve at most ``b + R * (w + max(slack, lease, 0.5 * n / R))`` in any window of w seconds, apart from what comes
-    back.
+    processes together reserve at most ``b + R * (w + max(slack, lease, 0.5 * n / R))`` in any window of w seconds, and n more per process,
+    apart from what comes back.
 
     Args:
         client_or_url: See `RedisLimiter`.

@@ -57,7 +57,10 @@ class _Dimension(Scheduler):
         return 0
 
     def bound(self, window: int, largest: int = 1) -> int | None:
-        """What all processes together reserve at most, less what comes back: the burst, or ``largest``, and rate times window."""
+        """What all processes together reserve at most, less what comes back: the burst, or ``largest``, and rate times window.
+
+        If amounts differ, ``largest`` more; and again for each further process.
+        """
         check_window(window, largest)
         most = largest if self.burst is None else self.burst
         return most + max(self.rate.permits_in(window + self.late), self.rate.permits_in(window) + (largest + 1) // 2)

@@ -110,7 +110,7 @@ class Pool(Scheduler):
     def lacks(self, permits: Permits, now: int) -> bool:
         """Whether there are not enough slots in hand for that request."""
         need = self.need(permits)
-        return any(need) and self.hand.due(need, self._lapsed(_size(permits), now), now)[1] is None
+        return any(need) and self.hand.due(need, self._lapsed(need, now), now)[1] is None
 
     # What the session does.
 
@@ -145,9 +145,9 @@ class Pool(Scheduler):
         return self.hand.clear()
 
     def drop(self, now: int) -> None:
-        """Have all slots in hand come back to the store that have lapsed, but for those that may be used yet."""
-        if not self.unit and not self.patient:
-            self._lose(self._lapsed(1, now))
+        """Have permits of a window come back to the store that have lapsed."""
+        if self.calendar is not None:
+            self._lose(self.hand.lapsed(now))
 
     def back(self, amounts: Sequence[int], since: int) -> None:
         """Have amounts that were granted since that instant come back to the store, unless they are slots of a rate."""
@@ -172,7 +172,7 @@ class Pool(Scheduler):
 
     def usable(self, permits: int, now: int) -> int:
         """The number of slots in hand that are of use while the first in line asks for ``permits``."""
-        return self.hand.count - self._lapsed(permits, now)
+        return self.hand.count - self._lapsed((permits,) * len(self.parts), now)
 
     def expected(self, lease: int, reading: int, first: int) -> int:
         """How many permits the next lease will take, if use goes on as it did in the last one or two.
@@ -223,7 +223,6 @@ class Pool(Scheduler):
             return now
         at, last = self._find(need, size, now)
         if last is None:
-            self._lose(self._lapsed(size, now))
             if self.outage == "open":
                 self._free = now
                 self.spent += size
@@ -232,7 +231,7 @@ class Pool(Scheduler):
         if last.places and (place := last.places[last.i > 0]) >= 0:
             self.waits_for = place
         if at <= now:
-            self._spend(need, self._lapsed(size, now), now, at)
+            self._spend(need, now, at)
             self._counted(size, now)
         elif self.unit or self.hand.count <= self.asks_below or self.hand.last_due() <= now + self.answer_ns:
             self._refuse(size, now)
@@ -240,14 +239,15 @@ class Pool(Scheduler):
 
     def _find(self, need: Sequence[int], size: int, now: int) -> tuple[int, Run | None]:
         """When the slots in hand for a request are due, and the last run of these; None: there are not enough, and more are wanted."""
-        found, had = self.hand.due(need, self._lapsed(size, now), now), self.hand.count
+        self._lose(self._lapsed(need, now))
+        found, had = self.hand.due(need, 0, now), self.hand.count
         if found[1] is None:
             self.lacking = tuple(need)
             self._refuse(size, now)
             if self.error is not None:
                 raise type(self.error)(*self.error.args) from self.error.__cause__  # one for all would collect the frames of them all
             if self.hand.count > had:  # answered already: by "local", or by a file
-                found = self.hand.due(need, self._lapsed(size, now), now)
+                found = self.hand.due(need, self._lapsed(need, now), now)
         return found
 
     def _look_again(self, now: int) -> int:
@@ -262,12 +262,12 @@ class Pool(Scheduler):
             return now
         if not ahead:
             # If it is patient, the caller is first in line, and calls take() only once this is due.
-            at, run = self._find(need, size, now) if self.patient else self.hand.due(need, self._lapsed(size, now), now)
+            at, run = self._find(need, size, now) if self.patient else self.hand.due(need, self._lapsed(need, now), now)
             if run is not None:
                 return at
         if self.outage == "open":
             return now
-        if self.outage in ("raise", "wait"):
+        if self.outage == "raise":
             return NOBODY_KNOWS
         together = size + (_size(ahead) if ahead else 0)
         usable = self.usable(together, now)
@@ -286,9 +286,8 @@ class Pool(Scheduler):
         self.refused = permits
         self.want(now)
 
-    def _spend(self, need: Sequence[int], skip: int, now: int, at: int) -> None:
-        """Use the next slots after ``skip`` others, which have lapsed. What they have too much comes back."""
-        self._lose(skip)
+    def _spend(self, need: Sequence[int], now: int, at: int) -> None:
+        """Use the next slots. What they have too much is for the next request."""
         have, earliest, late = [0] * len(need), at, 0
         while any(own < of for own, of in zip(have, need, strict=True)):
             run = self.hand.runs[0]
@@ -297,7 +296,9 @@ class Pool(Scheduler):
             earliest, late = min(earliest, run.due), run.late
             self.hand.remove(count)
         self._note(now, at if self.unit else earliest, late)
-        self.back([own - of for own, of in zip(have, need, strict=True)], earliest)
+        rest = tuple([own - of for own, of in zip(have, need, strict=True)])
+        if any(rest):
+            self.hand.add([Run(rest, 1, at, (), (), late)])
 
     def _counted(self, size: int, now: int) -> None:
         self.spent += size
@@ -317,16 +318,19 @@ class Pool(Scheduler):
             self.hand.remove(count)
             skip -= count
 
-    def _lapsed(self, permits: int, now: int) -> int:
+    def _lapsed(self, need: Sequence[int], now: int) -> int:
         """How many slots, the first in hand, have lapsed for such a request.
 
-        A request that gathers slots for several permits may use the latest that lapsed meanwhile, one fewer than it needs. So a grant
-        exceeds the slots that have not lapsed by at most that.
+        A request that gathers slots may use those that lapsed meanwhile, fewer than it needs. So a grant exceeds the slots that have not
+        lapsed by at most that.
         """
         lapsed = self.hand.lapsed(now)
         if not lapsed or self.calendar is not None:
             return lapsed
-        return max(lapsed - (permits - 1 if self.unit else 0) - self.patient, 0)
+        if self.unit:
+            return max(lapsed - need[0] + 1 - self.patient, 0)
+        at, last = self.hand.due(need, 0, now)
+        return 0 if last is None or now <= at + last.late else max(lapsed - self.patient, 0)
 
     def _note(self, now: int, at: int, late: int) -> None:
         granted = self._granted
@@ -428,7 +432,7 @@ class Pool(Scheduler):
 
     def available(self, now: int) -> int:
         """The number of slots in hand that are due."""
-        return max(self.hand.by(now) - self._lapsed(1, now), 0)
+        return max(self.hand.by(now) - self._lapsed((1,) * len(self.parts), now), 0)
 
     def lag(self, now: int) -> int:
         """How late (ns) the first slot in hand is."""

@@ -202,14 +202,14 @@ class Hand:
     def uncovered(self, needs: Sequence[tuple[int, ...]], now: int) -> list[tuple[int, ...]]:
         """Those requests, of a line in that order, for which there are not enough slots in hand."""
         slots = [run.amounts for run in self.runs for _ in range(run.left - run.lapsed(now))]
-        i = 0
+        i, have = 0, [0] * len(needs[0]) if needs else []
         for place, need in enumerate(needs):
-            have = [0] * len(need)
             while any(own < of for own, of in zip(have, need, strict=True)):
                 if i == len(slots):
                     return list(needs[place:])
                 have = [own + of for own, of in zip(have, slots[i], strict=True)]
                 i += 1
+            have = [own - of for own, of in zip(have, need, strict=True)]
         return []
 
 

@@ -68,7 +68,7 @@ async def test_every_outage_goes_by_its_policy(store: RealServer, kind: str, cap
                 assert (EngineUnavailable, began) == (type(await take(subject)), now()), row
             case "wait":
                 assert [] == done, row
-                assert isinstance(await take(subject, max_wait=0.2), WaitTooLong), row
+                assert isinstance(await take(subject, max_wait=0), WaitTooLong), row
             case "local":
                 assert [near(done[0] + 0.2 * index) for index in range(3)] == done, row
                 assert 1 <= done[0] - began <= 1.51, row
@@ -97,8 +97,9 @@ async def test_every_outage_goes_by_its_policy(store: RealServer, kind: str, cap
 
 
 async def test_max_wait_holds_from_the_first_moment_of_an_outage(store: RealServer) -> None:
-    """Also for a request that joined before the outage was noticed; later ones are refused at once."""
+    """Nobody knows how long a request will wait, so it waits for as long as it may, and is served if the store is back by then."""
     for kind in KINDS:
+        store.send("FLUSHALL")
         subject, client = made(store, kind, "wait")
         client.error = NoConnection()
         began = now()
@@ -106,14 +107,17 @@ async def test_max_wait_holds_from_the_first_moment_of_an_outage(store: RealServ
         assert began + 0.2 == near(now()), kind
         waiting = [asyncio.create_task(take(subject)) for _ in range(2)]
         await asyncio.sleep(2)
-        began = now()
-        refused = await take(subject, max_wait=0.2)
-        assert (isinstance(refused, WaitTooLong), began) == (True, now()), kind
+        for max_wait in (0.2, 0):
+            began = now()
+            assert isinstance(await take(subject, max_wait=max_wait), WaitTooLong), kind
+            assert began + max_wait == near(now()), kind
         if isinstance(subject, RedisLimiter):
-            assert (float("inf"), float("inf")) == (subject.delay(), subject.statistics().next_at), kind
             assert "2 waiting" in repr(subject)
+        waiting.append(asyncio.create_task(take(subject, max_wait=30)))
+        client.error = None
+        await asyncio.sleep(5)
+        assert [float] * 3 == [type(await task) for task in waiting], kind
         await subject.aclose()
-        assert [LimiterClosed] * 2 == [type(await task) for task in waiting], kind
 
 
 async def test_booked_slots_are_granted_during_an_outage(store: RealServer) -> None:

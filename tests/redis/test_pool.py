@@ -69,28 +69,25 @@ def test_what_is_given_back_is_the_next_ones_until_it_would_have_lapsed() -> Non
         assert expected == pool.take(1, after)
 
 
-def test_reservations_use_what_covers_them_and_the_rest_comes_back() -> None:
+def test_reservations_gather_slots_of_others_and_only_the_first_is_lost() -> None:
     pool, _ = pool_of(("10/s", 1), ("100/s", 1), unit=False)
-    pool.hand.add([Run((1, 5), 1, 0, [0, 0], [(1, MS), (1, MS)], 500 * MS), Run((1, 50), 1, MS, [MS, MS], [(1, MS), (1, MS)], 500 * MS)])
+    for place, tokens in enumerate([40, 10, 30, 5, 50, 20]):  # each was for one request, and the first lapses
+        pool.hand.add([Run((1, tokens), 1, place * 9 * MS, [], [], 4 * MS)])
 
-    assert MS == pool.take(Amounts(("requests", "tokens"), (1, 50)), MS)
-    assert [-1, -5] == pool.corrections
-    assert 0 == pool.hand.count
-    assert [(1, 9)] == pool.hand.uncovered([(1, 9)], MS)
+    for tokens, *looks in ((40, 5, 18), (10, 18, 36), (30, 36), (5, 36)):
+        for now in looks:
+            assert looks[-1] * MS == pool.take(Amounts(("requests", "tokens"), (1, tokens)), now * MS)
+    assert (2, [0, 0]) == (pool.hand.count, pool.corrections)
+    assert [(1, 20)] == pool.hand.uncovered([(1, 10), (1, 20)], 36 * MS)
 
 
 def test_reservations_that_lapsed_do_not_come_back() -> None:
     """The schedule of the store would move back by time that is over, under slots that others still hold."""
-    for put_back in (False, True):
-        pool, _ = pool_of(("10/s", 1), ("100/s", 1), unit=False)
-        slots(pool, 4, 0, 100 * MS, (1, 5))  # used by 5, 105, 205 and 305 ms
-        if put_back:
-            pool.put_back(pool.clear(), 250 * MS)
-            assert [-1, -5] == pool.corrections
-        else:
-            assert 300 * MS == pool.take(Amounts(("requests", "tokens"), (1, 5)), 250 * MS)
-            pool.drop(250 * MS)
-            assert [0, 0] == pool.corrections
+    pool, _ = pool_of(("10/s", 1), ("100/s", 1), unit=False)
+    slots(pool, 4, 0, 100 * MS, (1, 5))  # used by 5, 105, 205 and 305 ms
+    assert 300 * MS == pool.take(Amounts(("requests", "tokens"), (1, 5)), 250 * MS)
+    pool.put_back(pool.clear(), 250 * MS)
+    assert [-1, -5] == pool.corrections
 
 
 def test_estimates_go_by_what_the_store_said_last() -> None:
