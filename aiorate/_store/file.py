@@ -116,9 +116,8 @@ class StoreFile:
         ``patient``: try for up to a millisecond. Raises `Busy`; and EngineUnavailable for an error of the kernel, for a file that cannot be
         used, and once others have held the lock for a second.
         """
-        naps = patient and not self._busy[0]
-        for number in range(_TRIES if naps else _QUICK):
-            if naps and number > 1:
+        for number in range(_TRIES if patient else _QUICK):
+            if patient and number > 1:
                 time.sleep(_NAP)  # not sched_yield(), which hands whole slices to others
             try:
                 with self._lock:

@@ -178,6 +178,8 @@ class FileSession(Provider):
         self._seat = answer.seat
         self._paused = follow(node, ceil(answer.hush * _US), self._paused)
         self._book(answer, runs, now, now if whole else now + ceil((answer.now - asked) * _US))
+        if node.held_at is not None and node.line.is_waited_in:  # it was looking, and cannot have seen the pause
+            self.held_up()
         if answer.wait and not whole and not answer.hush:
             wait = ceil(answer.wait * _US)
             if pool.calendar is None:
@@ -191,10 +193,12 @@ class FileSession(Provider):
         """That instant in us, by the clock of the record: of a window's the Unix time."""
         node, tree, calendar = self._node, self._node.tree, self._pool.calendar
         reading = now + node.offset if node.held_at is None else node.read()
-        if calendar is None:
-            return reading / _US
         real = tree.clock is None and (tree.loop is None or tree.loop.steady)
-        return (time.time_ns() if real else calendar.origin + reading) / _US
+        if calendar is not None:
+            return (time.time_ns() if real else calendar.origin + reading) / _US
+        if real and tree.loop is not None and not tree.loop.monotonic:  # as trio's, whose clock begins anew with each run
+            reading += time.monotonic_ns() - node.read()
+        return reading / _US
 
     def _answer(self, at: int, runs: Runs, whole: bool, gone: int, kept: Value | None, now: float) -> tuple[Answering, Value | None, float]:
         """Answer as the script does: the question of the instant ``at``, when the clock of the record reads ``now``."""

@@ -155,6 +155,13 @@ async def test_pauses_reach_all_and_so_does_their_end(path: Path) -> None:
     one.resume()
     await asyncio.sleep(1.1)  # a process that waits looks every second
     assert waiting.done()
+    line = [asyncio.ensure_future(other.acquire()) for _ in range(5)]
+    await asyncio.sleep(0.15)  # they wait already when it begins
+    one.pause(60)
+    await asyncio.sleep(1)
+    one.resume()
+    await asyncio.sleep(2)
+    assert all(task.done() for task in line)
 
 
 @virtual
@@ -227,6 +234,12 @@ def test_any_loop_and_any_thread_without_an_option(path: Path) -> None:
         limiter.acquire_blocking()
 
 
+def test_trio_runs_leave_no_clock_of_their_own(path: Path) -> None:
+    for _ in range(4):
+        trio.run(lambda: FileLimiter(path, "100/s").acquire(max_wait=5))
+        FileLimiter(path, "100/s").acquire_blocking(max_wait=5)
+
+
 def test_nothing_is_left_of_it(path: Path) -> None:
     """Neither a task nor a timer where nobody waits; the descriptor closes with the last limiter."""
 
@@ -270,6 +283,9 @@ def budget(path: Path, **options: Any) -> FileBudget:
 
 @virtual
 async def test_reserve_settle_refund_and_cancel_are_for_all(path: Path) -> None:
+    alone = FileBudget(path, name="alone", tokens=TokenBucket("1/s", burst=9))
+    async with alone.reserve(tokens=4):
+        assert alone.statistics().available == alone.available("tokens") == 5
     one, other = budget(path), budget(path)
     async with one.reserve(requests=0, tokens=800) as lease:
         assert (lease.waited, other.available("tokens")) == (0.0, 200)
