@@ -116,7 +116,7 @@ class Pacing(Metered):
             permits -= latest[1] - kept
             # The record first, so that an interrupt in between loses permits instead of giving them twice.
             if kept:
-                self._latest = taken, kept, latest[2]
+                self._latest = latest[0], kept, latest[2]
                 due, stored, spilled = self._after(kept, due, stored, spilled, since)
             else:
                 self._latest = older

@@ -219,7 +219,7 @@ class Stored(Metered):
             self._credit(permits, now, taken)
         elif latest[1] > permits:
             self.line.due -= permits * self._plan[1]  # type: ignore[operator]  # it has begun
-            self._latest = (taken, latest[1] - permits, latest[2])
+            self._latest = (latest[0], latest[1] - permits, latest[2])
         else:
             self.line.due, self._over, self._last = latest[2]
 

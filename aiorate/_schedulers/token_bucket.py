@@ -40,7 +40,7 @@ class TokenBucket(Stored):
                 raise TypeError(f"TokenBucket(initial) must be an int from 0 to {burst}, the burst, not {type(initial).__name__}.")
             if not 0 <= initial <= burst:
                 raise ValueError(f"TokenBucket(initial={initial}) must be from 0 to {burst}, the burst.")
-        self.max_permits: int = burst
+        self.max_permits: int = burst  # pyright: ignore[reportIncompatibleVariableOverride]  # a bucket has a largest request
         self._initial = burst if initial is None else initial
         plan = _plan_of(rate if type(rate) is str else Rate.of(rate), burst)
         self._setup(plan, plan[1][2] if initial is None else initial * plan[1][1], start)

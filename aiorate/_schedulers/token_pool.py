@@ -59,8 +59,8 @@ class TokenPool(Stored):
         if pool is not None:
             if hasattr(pool, "total_seconds"):  # a timedelta, whose module takes long to import
                 pool = duration_to_ns(pool, "TokenPool(pool)")
-            check_ns("TokenPool(pool), if it is no timedelta,", pool, least=1)
-        self._pool = pool
+            check_ns("TokenPool(pool), if it is no timedelta,", pool, least=1)  # pyright: ignore[reportArgumentType]
+        self._pool: int | None = pool  # pyright: ignore[reportAttributeAccessIssue]
         ratio = EVEN if type(burst_ratio) is int and burst_ratio == 1 else ratio_of(burst_ratio, "TokenPool(burst_ratio")
         plan = _plan_of(rate if type(rate) is str else Rate.of(rate), ratio, pool, self._stored)
         self._setup(plan, plan[1][1], start)  # at first one permit, so that the first caller does not wait

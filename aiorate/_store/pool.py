@@ -312,7 +312,7 @@ class Pool(Scheduler):
             run = self.hand.runs[0]
             count = min(skip, run.left)
             if self.unit:
-                self.spilled += run.at(run.i + count) - run.due if run.left > count else self.parts[0].time_of(count)
+                self.spilled += run.at(run.i + count) - run.due if run.left > count else self.parts[0].time_of(count)  # pyright: ignore[reportIncompatibleMethodOverride]
             if self.calendar is not None:
                 self.back([of * count for of in run.amounts], run.due)
             self.hand.remove(count)

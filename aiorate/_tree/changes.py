@@ -90,7 +90,7 @@ def cap(node: Node, quota: Left) -> None:
     if not isinstance(told, ServerQuotas):
         told = ServerQuotas(node.scheduler)
     if told.heed(left.name, left.left, left.size, left.ns, now, now + node.held_for, left.error, left.in_flight or 0):
-        node.permitted = told
+        node.permitted = cast("Any", told)
         node.changed()
 
 
