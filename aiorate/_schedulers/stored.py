@@ -94,21 +94,21 @@ class Stored(Metered):
         if need > full:  # a bucket never grants it; from a pool it is granted when that is full, and the rest is owed
             check_ask("take()", permits, now, since, self.max_permits)
             need = full
-        plain = since is None and not self._receipts and most == full and not asking and last is not None and last <= now
-        if plain and line.last is None and (level := now * unit - due + cost) >= need:  # type: ignore[operator]  # it has begun
-            if level >= full + unit:
-                self._over += level - full
-                due += level - full  # type: ignore[operator]
-            self._last, line.due = now, due + spent  # type: ignore[operator]  # in half the time of what follows
-            return now
+        if since is None and most == full and line.last is None and last is not None and last <= now:  # in half the time of what follows
+            level = now * unit - due + cost  # type: ignore[operator]  # it has begun
+            if level < need or asking:
+                return now if level >= need else now - (level - need) // unit
+            if not self._receipts:
+                lost = level - full if level >= full + unit else 0
+                self._last, self._over, line.due = now, self._over + lost, due + lost + spent  # type: ignore[operator]
+                return now
         if last is None:
             self._begin(now)
             last, due = now, line.due
         elif line.last is not None:
             self.collect()
             last = self._last or 0
-        over = self._over
-        since = now if since is None or since > now else since
+        over, since = self._over, now if since is None or since > now else since
         begun, straight = due, most == full or not over  # whether nothing returns
         if since <= last:
             level = last * unit - due + cost  # type: ignore[operator]  # it has begun
