@@ -112,9 +112,12 @@ class Booked(Dimensions):
 
     def available_of(self, name: str, now: int) -> int:
         """How much of that dimension lies ready, as the store said last."""
-        place = self.names.index(name)
-        level, told = self.pool._standings(now)[place][0], self._permitted[place]
-        return level if told is self.members[place] else min(level, told.available(now))
+        return self._standings(now)[self.names.index(name)][0]
+
+    def _standings(self, now: int) -> list[tuple[int, int]]:
+        """Those of the store; of a dimension of which a server said less, that."""
+        levels = zip(self.pool._standings(now), self._permitted, self.members, strict=True)
+        return [level if told is member else min(level, told._standings(now)[0]) for level, told, member in levels]
 
     def available(self, now: int) -> int:
         """The least of the dimensions'."""
