@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from aiorate._budget import Budget, check_names
 from aiorate._limiter import Limiter
+from aiorate._loops.table import running_loop
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._store.budget import Booked, limit_of
 from aiorate._store.options import parts_of, terms_of
@@ -135,7 +136,8 @@ class RedisLimiter(Limiter):
         """Take the permits if this process has them at hand, without waiting and without asking the store.
 
         Raises:
-            RuntimeError: The limiter has no ``lease``, so it would never have permits at hand.
+            RuntimeError: The limiter has no ``lease``, so it would never have permits at hand; or no event loop runs, nor is it for the
+                whole process.
         """
         if self._session.on_demand:
             raise RuntimeError(
@@ -143,6 +145,8 @@ class RedisLimiter(Limiter):
                 " await acquire(max_wait=0), which asks the store once and raises WaitTooLong if nothing is due, or make the limiter"
                 " with a lease, such as RedisLimiter(..., lease=0.05), and permits are booked ahead."
             )
+        if not self._node.tree.threads and running_loop() is None:
+            raise RuntimeError("try_acquire() books ahead in a running event loop only. Elsewhere, use RedisLimiter(..., scope='process').")
         return super().try_acquire(permits)
 
     def reset(self) -> None:

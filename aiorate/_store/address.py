@@ -38,10 +38,10 @@ def check_source(source: object, alone: bool = False) -> None:
             f"RedisLimiter() takes a client of redis.asyncio or valkey.asyncio, or a URL, not {kind_of(source)}. Give the client that a"
             " pipeline or a subscription was made from; of a Sentinel, its master_for(name). A synchronous client would stop the loop."
         )
-    if alone and is_cluster(source):
+    if alone and (is_cluster(source) or hasattr(getattr(source, "connection_pool", None), "sentinel_manager")):
         raise TypeError(
             f"RedisLimiter(scope='process') asks the store in a thread, and this {kind_of(source)} belongs to an event loop. Give a URL or"
-            " another client, which lends its settings. For a cluster, use scope='loop'."
+            " another client, which lends its settings. For a cluster or a Sentinel, use scope='loop'."
         )
 
 
