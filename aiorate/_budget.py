@@ -281,7 +281,7 @@ class Budget(Base):
         if self._shared is not None:
             limits["shared" if isinstance(self._shared, Budget) else self.dimensions[-1]] = self._shared
         parts = ", ".join(f"{place}={limit!r}" for place, limit in limits.items())
-        return f"<Budget{name} {parts}, {len(self._node.line)} waiting{self._state}>"
+        return f"<{type(self).__name__}{name} {parts}, {len(self._node.line)} waiting{self._state}>"
 
 
 class Lease(Block["Lease"]):

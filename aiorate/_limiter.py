@@ -371,7 +371,7 @@ class Limiter(Base, Block[float]):
         name = f" {node.name!r}" if node.name else ""
         inside = "" if places is None else f", {places!r}"
         waiting = len(node.line) + (0 if places is None else len(places.line))
-        return f"<Limiter{name} {node.scheduler!r}{inside}, {waiting} waiting{self._state}>"
+        return f"<{type(self).__name__}{name} {node.scheduler!r}{inside}, {waiting} waiting{self._state}>"
 
     def _belong(self, shared: Limiter | None) -> None:
         """From now on it is the limiter of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""
