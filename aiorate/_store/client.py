@@ -315,8 +315,8 @@ def client_of(source: Any, key: str) -> StoreClient:
     native = running_loop()
     if not isinstance(native, asyncio.AbstractEventLoop):
         raise RuntimeError(
-            "RedisLimiter works on asyncio and uvloop, because its client does; this is another event loop. With scope='process' it works"
-            " here too."
+            "RedisLimiter and RedisBudget work on asyncio and uvloop, because their client does; this is another event loop. With"
+            " scope='process' they work here too."
         )
     place = (identity(source), id(native), key if is_cluster(source) else "")  # source and loop live as long as it does
     client = _clients.get(place)
