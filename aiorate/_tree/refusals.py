@@ -70,8 +70,8 @@ class Refusals:
     def no_lease(self, call: str | None = None) -> RuntimeError:
         """The request may not wait, and the store is asked only for requests that do."""
         return RuntimeError(
-            f"{call or f'{self._call}(max_wait=0)'}: a shared RedisLimiter without a lease has permits only for requests that wait. Create"
-            " it with a lease, such as RedisLimiter(..., lease=0.05), or give the store time to answer, such as max_wait=0.1."
+            f"{call or f'{self._call}(max_wait=0)'}: a shared RedisLimiter without a lease, like a shared RedisBudget, has permits only for"
+            " requests that wait. Give the store time to answer, such as max_wait=0.1, or the limiter a lease, such as lease=0.05."
         )
 
 
