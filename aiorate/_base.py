@@ -149,11 +149,14 @@ class Base:
 
         What it shares stays open.
         """
+        self._close()
+        await self._node.tree.finish(self._node)
+
+    def _close(self) -> None:
         error = LimiterClosed("acquire(): the limiter was closed while this request was waiting.")
         for node in (self._places, self._node):
             if node is not None:
                 node.tree.run(node.close, error)
-        await self._node.tree.finish(self._node)
 
     # Looking.
 

@@ -97,6 +97,19 @@ class _Desks(Generic[D]):
             raise RuntimeError("with a shared limit it is for one event loop. For threads, create all of them with scope='process'.")
         return self._second.setdefault(None, self._make(scope="process"))
 
+    def _each(self, call: Callable[[D], object]) -> None:
+        """Call it with the desk of this thread, and with the other one: in its event loop, if that runs in another thread."""
+        here = self._desk()
+        call(here)
+        for desk in self._all:
+            tree = desk._node.tree
+            if desk is here:
+                continue
+            if tree.loop is None or tree.threads or not tree.loop.running:
+                call(desk)
+            else:
+                tree.loop.post(partial(call, desk))
+
     @property
     def _all(self) -> list[D]:
         second = self._second.get(None)
@@ -137,8 +150,7 @@ class _Desks(Generic[D]):
 
     async def aclose(self) -> None:
         """Close it, and give back what was booked ahead. Callers in the queue get `LimiterClosed`."""
-        for desk in self._all:
-            await desk.aclose()
+        self._each(lambda desk: desk._close())
 
 
 class FileLimiter(_Desks[Limiter], Limiter):
@@ -226,13 +238,11 @@ class FileLimiter(_Desks[Limiter], Limiter):
 
     def set_rate(self, rate: Rate | str | Number, *, member: int | None = None) -> None:
         """Change the rate by which this process books. Do so in all processes."""
-        for desk in self._all:
-            desk.set_rate(rate, member=member)
+        self._each(lambda desk: desk.set_rate(rate, member=member))
 
     def apply(self, spec: RateSpec | str) -> None:
         """Apply a `RateSpec`, in this process; see `Limiter.apply`."""
-        for desk in self._all:
-            desk.apply(spec)
+        self._each(lambda desk: desk.apply(spec))
 
     def reset(self) -> None:
         """Raises RuntimeError: other processes share the limit and remember it. Use another name, or remove the file."""

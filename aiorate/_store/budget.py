@@ -123,10 +123,6 @@ class Booked(Dimensions):
         """The least of the dimensions'."""
         return min([self.available_of(name, now) for name in self.names])
 
-    def _standings(self, now: int) -> list[tuple[int, int]]:
-        told = [each._standings(now)[0] for each in self._permitted]
-        return [(min(left, own), max(at, then)) for (left, at), (own, then) in zip(self.pool._standings(now), told, strict=True)]
-
     def _rested(self, now: int) -> bool:
         return super()._rested(now) and self.pool._rested(now)
 
