@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, currentframe
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiorate._errors import kind_of
@@ -50,7 +51,7 @@ def hooks(
 
     def wait_for_permits(request: Any) -> Coroutine[Any, Any, object]:
         # A plain function, because a synchronous client would not await a coroutine, and would send without a limit.
-        if running_loop() is None:
+        if running_loop() is None or _called_by_a_synchronous_client():
             raise RuntimeError(
                 "hooks() need an AsyncClient under asyncio or trio: a synchronous client cannot wait in line. For that, write"
                 " blocking_hooks(limiter), with a limiter of scope='process'."
@@ -161,6 +162,16 @@ class _LimitedTransport:
 
     def __repr__(self) -> str:
         return f"limit_transport({self._inner!r})"
+
+
+def _called_by_a_synchronous_client() -> bool:
+    # Only the caller tells the two clients apart, and a loop may run around a synchronous one, as it does in a notebook.
+    frame = currentframe()
+    while frame is not None and not frame.f_code.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
+        if frame.f_code.co_qualname.startswith("Client.") and "AsyncClient" in frame.f_globals:
+            return True
+        frame = frame.f_back
+    return False
 
 
 @cache
