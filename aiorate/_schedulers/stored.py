@@ -100,7 +100,7 @@ class Stored(Metered):
                 return now if level >= need else now - (level - need) // unit
             if not self._receipts:
                 lost = level - full if level >= full + unit else 0
-                self._last, self._over, line.due = now, self._over + lost, due + lost + spent  # type: ignore[operator]
+                self._latest, self._last, self._over, line.due = None, now, self._over + lost, due + lost + spent  # type: ignore[operator]
                 return now
         if last is None:
             self._begin(now)
@@ -137,12 +137,12 @@ class Stored(Metered):
         if at <= now and not asking:
             if self._receipts:
                 latest, peaks = self._latest, self._peaks
-                if latest is not None and latest[0] == now:
-                    self._latest = now, latest[1] + permits, latest[2]
-                else:
-                    self._latest = now, permits, (due, self._over, self._last)
+                joins = latest is not None and latest[0] == now
+                self._latest = (now, latest[1] + permits, latest[2]) if joins else (now, permits, (due, self._over, self._last))  # type: ignore[index]
                 if not peaks or peaks[-1][0] != now or peaks[-1][1] < level:
                     self.note_level(now, level)
+            else:
+                self._latest = None  # or an older take at this instant would be undone in its place
             self._last, self._over, line.due = last, over, begun + spent  # type: ignore[operator]
         return at
 

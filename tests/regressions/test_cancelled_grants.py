@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from helpers.driving import SECOND, Crowd, SteppedClock, one_loop, turns
 from helpers.transcripts import S
 
 import aiorate
+import aiorate.testing
 from aiorate import Rate, TokenBucket, TokenPool
 
 MS = SECOND // 1000
@@ -187,6 +190,25 @@ async def test_grant_cancelled_at_the_instant_of_a_reset_before_it_comes_back() 
     await turns(3)
 
     assert 3 == limiter.statistics().available
+
+
+def test_a_take_that_was_not_recorded_is_not_undone_as_an_older_one() -> None:
+    """Two reservations that were refunded brought back two that were kept at the same instant: 180 permits of a bucket of 100."""
+
+    async def main() -> None:
+        budget = aiorate.Budget(tokens=TokenBucket("1/s", burst=100))
+        kept = 0
+        with suppress(aiorate.WaitTooLong):
+            while True:
+                async with budget.reserve(tokens=10, max_wait=0), budget.reserve(tokens=10, max_wait=0):
+                    kept += 20
+                for _ in range(2):
+                    async with budget.reserve(tokens=10, max_wait=0) as lease:
+                        lease.refund()
+        assert kept <= 100
+
+    with asyncio.Runner(loop_factory=aiorate.testing.VirtualLoop) as runner:
+        runner.run(main())
 
 
 def test_receipt_is_worth_a_permit_after_many_takes() -> None:
