@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aiorate.adaptive import AdaptiveRate
 
     Limit = Limiter | KeyedLimiter[Any] | Budget | KeyedBudget[Any]
-    Use = tuple["_Meters", Tracer]
+    _Use = tuple["_Meters", Tracer]
 
 __all__ = ["instrument"]
 
@@ -82,10 +82,10 @@ class _Series:
     def __init__(self, name: str | None) -> None:
         self._name = name
         self._counts = Counter[Any]()  # by instrument and dimension; none falls
-        self._limiters: WeakKeyDictionary[Limit, tuple[list[Use], Counter[Any]]] = WeakKeyDictionary()  # with what is counted of each
+        self._limiters: WeakKeyDictionary[Limit, tuple[list[_Use], Counter[Any]]] = WeakKeyDictionary()  # with what is counted of each
         self._ends: WeakKeyDictionary[Limit, Callable[[], None]] = WeakKeyDictionary()
 
-    def add(self, limiter: Limit, use: Use) -> Callable[[], None]:
+    def add(self, limiter: Limit, use: _Use) -> Callable[[], None]:
         """Report a limiter, once to each provider, until the function is called that this returns."""
         uses, _ = self._limiters.setdefault(limiter, ([], Counter()))
         if not uses:
@@ -93,7 +93,7 @@ class _Series:
         uses.append(use)
         return partial(self._remove, ref(limiter), use)
 
-    def _remove(self, of: ref[Limit], use: Use) -> None:
+    def _remove(self, of: ref[Limit], use: _Use) -> None:
         if (limiter := of()) is not None:
             with _lock:
                 uses, counted = self._limiters[limiter]
@@ -123,7 +123,7 @@ class _Series:
                 counted[key] = max(count, counted[key])
         return totals.waiting
 
-    def _waited(self, uses: list[Use], waited: Waited) -> None:
+    def _waited(self, uses: list[_Use], waited: Waited) -> None:
         amounts = waited.permits if isinstance(waited.permits, Mapping) else {}
         # Names of limits that are shared may be keys.
         limited_by = waited.limited_by if waited.limited_by in (None, "max_concurrency", "pause", *amounts) else "shared"

@@ -13,4 +13,4 @@ from aiorate.testing._time import ManualClock, VirtualLoop
 
 __all__ = ["ManualClock", "VirtualLoop", "check_scheduler", "reset_limiters", "simulate"]
 
-pytest_plugins = ["aiorate.testing._fixtures"]  # which needs pytest, and is imported by it alone
+pytest_plugins: list[str] = ["aiorate.testing._fixtures"]  # which needs pytest, and is imported by it alone
