@@ -117,7 +117,7 @@ class Booked(Dimensions):
     def _standings(self, now: int) -> list[tuple[int, int]]:
         """Those of the store; of a dimension of which a server said less, that."""
         levels = zip(self.pool._standings(now), self._permitted, self.members, strict=True)
-        return [level if told is member else min(level, told._standings(now)[0]) for level, told, member in levels]
+        return [level if told is member else min(level, *told._standings(now)) for level, told, member in levels]
 
     def available(self, now: int) -> int:
         """The least of the dimensions'."""
