@@ -18,7 +18,7 @@ from aiorate._schedulers.interface import Scheduler, check_permits
 from aiorate._tree import changes
 from aiorate._tree.questions import above_on_demand
 from aiorate._tree.refusals import ACQUIRE, CLOSED
-from aiorate._tree.timeline import NOT_ASKED
+from aiorate._tree.timeline import NOT_GRANTED
 from aiorate._tree.tree import TURN
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ class Limiter(Base, Block[float]):
         while True:
             since = node.tree.run(count.open)
             ticket, at, asked, _ = node.tree.ask(node, 1, None, self._max_waiting, ACQUIRE, since)
-            at_once = at != NOT_ASKED
+            at_once = at != NOT_GRANTED
             if ticket is not None:
                 _, at, _ = await node.tree.wait(node, ticket, 1, asked, None, self._max_waiting, ACQUIRE, since)
             yield node.tree.run(count.slot, at, at_once)

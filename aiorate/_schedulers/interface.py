@@ -60,7 +60,8 @@ class Scheduler(ABC):
     _owner: str
     """The limiter to which it belongs; see `claim`."""
     _receipts: bool
-    """Whether permits may come back by receipt. While a limiter sets it to False, the scheduler need not keep a record of takes."""
+    """Whether permits may come back by receipt. While a limiter sets it to False, the scheduler need not keep a record of takes. It sets
+    that only after the first take that may come back, which is not recorded, then."""
 
     @property
     def _meter(self) -> Meter | None:

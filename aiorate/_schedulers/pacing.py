@@ -2,7 +2,7 @@
 
 The state is one instant, at which the next request may start, and a store of permits earned while idle. A request of any size starts at
 that instant. Its stored and fresh permits then move the instant on. Time is counted in ticks, of which a nanosecond and a permit have whole
-numbers (`Rate.ticks`), and the store in ticks times a constant, so nothing is ever divided or rounded.
+numbers (`Rate.ticks`), and the store in ticks times a constant, so nothing is rounded but when a rate changes.
 
 Only the slots of the latest instant can be given back, as with compare-and-swap. An older slot is lost, because it has delayed later
 requests already.

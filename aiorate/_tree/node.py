@@ -69,7 +69,7 @@ class Node(Supply):
         self.waker: Waker | None = None
         """Makes the tickets of its line, and wakes those who hold them; None: nobody has waited in it."""
         self.keeps: object = None
-        """The limiter or budget that it shares, which as a key of others would be evicted if nobody held it."""
+        """The limiter that it shares, which as a key of others would be evicted if nobody held it."""
         self.used: int = 0
         """As a key of others: how often any of them had been used, or what the clock read, when it was used last."""
         self.flow: Flow | None = None

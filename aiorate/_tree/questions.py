@@ -66,14 +66,6 @@ def next_reading(limit: Limit) -> int | None:
     return None if wait is None else limit.read() + wait
 
 
-def above_wait(limit: Limit, permits: Permits) -> int | None:
-    """Nanoseconds until the limit above, if there is one, would grant them to the first in line here, or less; None: unknown."""
-    above = limit.above
-    if above is None or not (up := limit.permits_above(permits)):
-        return 0
-    return None if above.shut else _wait(above, up, above.look_now(), 0, limit)
-
-
 def above_on_demand(limit: Limit) -> bool:
     """Whether a limit above has permits only for requests that wait."""
     above = limit.above

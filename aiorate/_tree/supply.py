@@ -37,7 +37,7 @@ _SAME_WAKE_UP_NS = 1_500_000  # the average distance of two wake-ups
 
 
 SAME = cast("Callable[[Permits], Permits]", int)
-"""For a limiter, which takes of the limit above what it takes here: the function that costs least."""
+"""For a limiter, which takes of the limit above what it takes here: the function that costs least. Of a `Visit` it makes plain permits."""
 
 
 class Late:
@@ -160,7 +160,7 @@ class Supply(Timeline):
         """Permits granted otherwise than by the meter."""
         self.counters: Counters = NOTHING
         self.altered: bool = False
-        """Whether the rate was changed since the limiter was made."""
+        """Whether its user has changed the rate since it was made."""
         self.is_places: bool = False
         """Whether its permits are places: their requests are those of the limit above."""
         self.closed: bool = False

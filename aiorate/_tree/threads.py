@@ -412,7 +412,7 @@ class ThreadTree(Tree):
             epoch, signal = self.epoch, ticket.signal
             while ticket.outcome is None:
                 signal.acquire(timeout=_LOOK_AGAIN)
-            waited, _, taken = self.resume(limit, ticket, asked, permits, epoch, refusals)
+            waited, _, taken = self.resume(limit, ticket, asked, permits, epoch)
         except BaseException as error:
             if error is not ticket.outcome:
                 self.abandon(ticket)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from aiorate._loops.loop import Clock, ReadClock
 
 
-NOT_ASKED = 1 << 200
-"""In place of an instant: the scheduler was not asked, because of a line, a pause, a stop or a close."""
+NOT_GRANTED = 1 << 200
+"""In place of an instant: the request was not granted at once."""
 
 
 class Timeline:

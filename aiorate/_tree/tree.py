@@ -16,7 +16,7 @@ from aiorate._tree.limit import hold, kept, outcome_of, undo
 from aiorate._tree.line import StandIn
 from aiorate._tree.questions import above_on_demand, wait_for
 from aiorate._tree.refusals import ACQUIRE, NOT_FOR_THREADS
-from aiorate._tree.timeline import NOT_ASKED
+from aiorate._tree.timeline import NOT_GRANTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,7 +150,7 @@ class Tree:
         """Take the permits, or put the request in line for at most ``most_ns``; raises the error if it may not wait there.
 
         Returns no ticket, the instant for which the request is scheduled, 0 and what was taken, if it is granted at once; otherwise a
-        ticket for `wait`, `NOT_ASKED`, and the clock's reading. In a starved loop, unless it has just ``turned``, grants and
+        ticket for `wait`, `NOT_GRANTED`, and the clock's reading. In a starved loop, unless it has just ``turned``, grants and
         refusals come with a ticket too: the caller lets the loop turn before it goes on, and a refused request is asked for again.
         ``most`` raises if too many wait. ``ticket`` is that of a caller in another thread.
         """
@@ -158,18 +158,18 @@ class Tree:
         alone = not bounded and ticket is None and limit.above is None
         if alone and limit.line.head is not None and not limit.closed:
             asked = limit.read()
-            return limit.join(permits, since, None), NOT_ASKED, asked, ()  # there is nothing else to ask
+            return limit.join(permits, since, None), NOT_GRANTED, asked, ()  # there is nothing else to ask
         try:
             found = limit.take(permits, since)
             loop = self.loop
             if found is None and (not alone or limit.closed):
                 if not turned and (bounded or limit.shut) and loop is not None and loop.starved():
-                    return TURN, NOT_ASKED, 0, ()
+                    return TURN, NOT_GRANTED, 0, ()
                 self._admit(limit, permits, most_ns, most, refusals)
         except Exception:
             if turned or self.loop is None or not self.loop.starved():
                 raise
-            return TURN, NOT_ASKED, 0, ()
+            return TURN, NOT_GRANTED, 0, ()
         if found is None:
             asked = limit.read()
             ticket = limit.join(permits, since, ticket)
@@ -179,7 +179,7 @@ class Tree:
                 except BaseException:  # no timer
                     self.leave(limit, ticket, permits, self.epoch)
                     raise
-            return ticket, NOT_ASKED, asked, ()
+            return ticket, NOT_GRANTED, asked, ()
         at, taken = found
         if turned or loop is None or taken[0][2] + limit.offset < loop.check.until or not loop.starved():
             return None, at, 0, taken
@@ -241,11 +241,9 @@ class Tree:
         except BaseException:
             self.leave(limit, ticket, permits, epoch)
             raise
-        return self.resume(limit, ticket, asked, permits, epoch, refusals)
+        return self.resume(limit, ticket, asked, permits, epoch)
 
-    def resume(
-        self, limit: Limit, ticket: Ticket, asked: int, permits: Permits, epoch: int, refusals: Refusals = ACQUIRE
-    ) -> tuple[int, int, Taken]:
+    def resume(self, limit: Limit, ticket: Ticket, asked: int, permits: Permits, epoch: int) -> tuple[int, int, Taken]:
         """Go on with a decided request, which was asked for when the clock read ``asked``, or raise its error.
 
         Returns the nanoseconds waited, the instant for which the request was scheduled, and what was taken. Told are those who watch.

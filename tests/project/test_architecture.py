@@ -22,7 +22,7 @@ TREES = {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in
 # The rooms by floor. A module imports from its own room and from rooms above, imports inside functions included. Types for annotations
 # alone may come from anywhere: the rule is about what runs.
 FLOORS = """
-rate errors events meter lock spec finder feedback calendar_rate
+rate errors events meter spec finder feedback
 schedulers
 loops
 tree options
