@@ -49,11 +49,12 @@ class _Quota:
 class _Window(_Quota):
     """One window of the server, or several that end soon after each other. ``left`` permits may go before ``until``."""
 
-    __slots__ = ("earliest", "left", "until")
+    __slots__ = ("doubted", "earliest", "left", "until")
 
-    def __init__(self, left: int, now: int, until: int) -> None:
+    def __init__(self, left: int, now: int, until: int, doubted: int) -> None:
         super().__init__(now)
         self.left = left
+        self.doubted = doubted  # permits in flight, which the server has counted or not
         self.until = until
         self.earliest = until  # the end of the first of several
 
@@ -228,13 +229,20 @@ class ServerQuotas(AllOf):
 
         Of more than 32 windows that differ, the two that end the closest together become one: the lesser, until the later end.
         """
-        windows = self._windows
+        windows, raised = self._windows, False
+        same = [window for window in windows if until - window.until < window.until - now]
+        for window in same:
+            if not in_flight and window.doubted and left > window.left:  # what was in flight has not reached the server
+                window.left, raised = min(left, window.left + window.doubted), True
+            window.doubted = min(window.doubted, in_flight)
         if any(window.left <= left and window.until >= until for window in windows):
-            return False
-        same = [each.left for each in windows if until - each.until < each.until - now and left - in_flight <= each.left <= left]
-        left = same[0] if same else max(0, left - in_flight)
+            return raised
+        agree = [(window.left, window.doubted) for window in same if left - in_flight <= window.left <= left]
+        # One at least, whose response says what has become of the others.
+        known = max(min(left, 1), left - in_flight)
+        left, doubted = agree[0] if agree else (known, left - known)
         windows[:] = [window for window in windows if window.until > now and not (window.left >= left and window.until <= until)]
-        windows.append(_Window(left, now, until))
+        windows.append(_Window(left, now, until, doubted))
         windows.sort(key=attrgetter("until"))
         if len(windows) > _MOST_WINDOWS:
             # Closest from the first end that either stands for, or each response would prolong one window for ever.

@@ -109,24 +109,23 @@ class Agenda:
         """Look at the limits that are due, and fail the requests whose time is over."""
         heap = self._heap
         self._handle = self._fired_at = None
+        due: list[Limit] = []  # a limit that wants to be looked at again waits for the loop to turn, even if the clock stands still
         try:
             self._fired_at = reading = self._loop.read()
+            while heap and heap[0][0] <= reading:
+                at, _, limit = heappop(heap)
+                if limit.wake_at == at:
+                    limit.wake_at = None
+                    self._armed -= 1
+                    due.append(limit)
+            for limit in due:
+                limit.ring()
+            if self._deadlines:
+                self._expire(reading)
+            self._aim()
         except Exception as error:  # a broken clock: nobody hangs
-            for limit in dict.fromkeys([*self.limits(), *[entry[2] for entry in self._deadlines]]):
+            for limit in dict.fromkeys([*due, *self.limits(), *[entry[2] for entry in self._deadlines]]):
                 limit.fail(error)
-            return
-        due: list[Limit] = []  # a limit that wants to be looked at again waits for the loop to turn, even if the clock stands still
-        while heap and heap[0][0] <= reading:
-            at, _, limit = heappop(heap)
-            if limit.wake_at == at:
-                limit.wake_at = None
-                self._armed -= 1
-                due.append(limit)
-        for limit in due:
-            limit.ring()
-        if self._deadlines:
-            self._expire(reading)
-        self._aim()
 
     def _tidy(self) -> None:
         """Remove decided requests with late deadlines, which would pile up behind the first."""

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
-from time import monotonic
+from itertools import islice
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from aiorate._rate import Duration
     from aiorate.http._feedback import Headers
 
-_ARRIVED = 5.0  # seconds: what was sent so long before another request has reached the server before it
+_ARRIVED = 5_000_000_000  # ns: what was sent so long before another request has reached the server before it
 
 
 @runtime_checkable
@@ -41,29 +42,56 @@ class Limiters(Protocol):
         ...
 
 
+class _UnderWay:
+    """The requests of a limit that are not answered, in order: the permits of those that ask, and of those that were sent, and when."""
+
+    __slots__ = ("asking", "epoch", "permits", "sent")
+
+    def __init__(self) -> None:
+        self.begin(-1)
+
+    def begin(self, epoch: int) -> None:
+        """Nothing is under way in that epoch of the limit's tree: requests of another loop, or of a parent process, are gone."""
+        self.epoch: int = epoch
+        self.asking: dict[int, int] = {}
+        self.sent: dict[int, tuple[int, int]] = {}
+        self.permits: int = 0
+        """Of all that were sent."""
+
+    def leave(self, number: int) -> None:
+        """Forget that request."""
+        self.asking.pop(number, None)
+        self.permits -= self.sent.pop(number, (0, 0))[1]
+
+
 class Sent:
     """A request on its way, until it is answered or lost: ``with sent:``, or no longer than this object lives."""
 
-    __slots__ = ("_adaptive", "_asking", "_at", "_granted", "_heed", "_sent", "limit", "permits")
+    __slots__ = ("_adaptive", "_at", "_granted", "_heed", "_under_way", "limit", "permits")
 
     def __init__(self, limit: Limiter | Budget | None, permits: int, heed: Callable[[Feedback | None], None] | None) -> None:
         self.limit, self.permits, self._heed = limit, permits, heed
-        self._asking: dict[int, int] = {}
-        self._sent: dict[int, tuple[float, int]] = {}
+        self._under_way = _UnderWay()
         if limit is not None and heed is not None:
-            self._asking, self._sent = _ASKING.setdefault(limit, self._asking), _SENT.setdefault(limit, self._sent)
+            with _lock:
+                self._under_way = _under_way.setdefault(limit, self._under_way)
+                if self._under_way.epoch != limit._node.tree.epoch:
+                    self._under_way.begin(limit._node.tree.epoch)
 
     def ask(self) -> Sent:
         """Note that it waits for its permits: ``with sent.ask():``."""
-        self._asking[id(self)] = self.permits
+        with _lock:
+            self._under_way.asking[id(self)] = self.permits
         return self
 
     def leave(self) -> Sent:
         """Note that it has its permits, and is sent now."""
         self._adaptive = adaptive_of(self.limit) if isinstance(self.limit, Limiter) else None
         self._granted = 0 if self._adaptive is None else self._adaptive._reading()
-        self._at = monotonic()
-        self._sent[id(self)] = self._at, self.permits
+        self._at = 0 if self.limit is None else self.limit._node.read()
+        with _lock:
+            self._under_way.sent[id(self)] = self._at, self.permits
+            self._under_way.permits += self.permits
         return self
 
     def hear(self, status: int, headers: Headers) -> None:
@@ -80,16 +108,19 @@ class Sent:
 
     def _in_flight(self) -> int:
         """The permits of all others that the server may not have counted when it answered this one."""
-        since = self._at - _ARRIVED
-        sent = sum([permits for at, permits in self._sent.copy().values() if at > since]) - self.permits
-        if self._asking and isinstance(self.limit, Limiter):  # the first of them may have their permits, and not run yet
-            granted = len(self._asking) - self.limit._node.line.waiting
-            sent += sum(list(self._asking.values())[:granted]) if granted > 0 else 0
-        return sent
+        with _lock:
+            under_way, asking = self._under_way, self._under_way.asking
+            while under_way.sent and next(iter(under_way.sent.values()))[0] <= self._at - _ARRIVED:
+                under_way.leave(next(iter(under_way.sent)))
+            sent = under_way.permits - under_way.sent.get(id(self), (0, 0))[1]
+            if asking and isinstance(self.limit, Limiter):  # the first of them may have their permits, and not run yet
+                granted = len(asking) - self.limit._node.line.waiting
+                sent += sum(islice(asking.values(), max(granted, 0)))
+            return sent
 
     def _over(self, *_: object) -> None:
-        self._asking.pop(id(self), None)
-        self._sent.pop(id(self), None)
+        with _lock:
+            self._under_way.leave(id(self))
 
     def __enter__(self) -> Sent:
         return self
@@ -97,9 +128,8 @@ class Sent:
     __exit__ = __del__ = _over
 
 
-# Of each limit the requests that are not answered: their permits, and when they were sent.
-_ASKING: WeakKeyDictionary[Limiter | Budget, dict[int, int]] = WeakKeyDictionary()
-_SENT: WeakKeyDictionary[Limiter | Budget, dict[int, tuple[float, int]]] = WeakKeyDictionary()
+_under_way: WeakKeyDictionary[Limiter | Budget, _UnderWay] = WeakKeyDictionary()
+_lock = RLock()  # which a finalizer may take again
 
 
 class Way:
