@@ -142,8 +142,9 @@ def _read(limiter: Limiter, name: str) -> tuple[list[tuple[str, int, Rate | None
             break
         level = level.above
         title = level.name or "shared"
-    if (places := limiter._places) is not None:
-        quotas.append((f"{name}-concurrent", places.scheduler.size, None))  # type: ignore[attr-defined]  # Places
+    for places in limiter._all_places:
+        title = name if places is limiter._places else (places.above and places.above.name) or "shared"
+        quotas.append((f"{title}-concurrent", places.scheduler.size, None))  # type: ignore[attr-defined]  # Places
         lefts.append((0 if places.line.is_waited_in else places.scheduler.available(0), _UNKNOWN))
     return quotas, lefts
 
@@ -234,7 +235,14 @@ class RateLimitMiddleware:
         if key is None:
             await self.app(scope, receive, send)
             return
-        limiter = self._limiter[key] if isinstance(self._limiter, KeyedLimiter) else self._limiter
+        try:
+            limiter = self._limiter[key] if isinstance(self._limiter, KeyedLimiter) else self._limiter
+        except LimiterError:  # closed
+            if not self.dry_run:
+                raise
+            self.would_refuse += 1
+            await self.app(scope, receive, send)
+            return
         try:
             entered = await _enter_at_once(limiter)
         except LimiterError:  # closed, or without its store

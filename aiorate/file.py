@@ -171,7 +171,7 @@ class FileLimiter(_Desks[Limiter], Limiter):
         burst: How many permits at once, for a rate; 1 by default.
         lease: How many seconds ahead a process books what it is going to use, which makes a permit cheaper. 0 by default.
         max_waiting: As for a `Limiter`. This and the next one hold for the first event loop, and once more for all other threads.
-        max_concurrency: As for a `Limiter`.
+        max_concurrency: As for a `Limiter`. Each process has so many places.
         scope: ``"process"`` for keys of a `KeyedLimiter` with that scope, what these share, and calls in handlers of ``signal.signal()``.
             Otherwise there is no need.
 

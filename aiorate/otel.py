@@ -51,10 +51,10 @@ def instrument(
     * ``aiorate.waiting`` ({request}), how many requests are in the queue;
     * ``aiorate.wait.duration`` (s), a histogram of the waits of requests that waited.
 
-    A counter never falls: permits that come back are taken off later ones. The name of a limiter is the attribute
-    ``aiorate.limiter.name``. Limiters of one name are one series, and so is a `KeyedLimiter`: keys are never attributes. Spans and waits
-    have ``aiorate.limited_by`` if they waited for more than the limiter's own rate. A limiter that is garbage-collected is no longer
-    reported. The providers are by default the global ones. Returns a function that undoes it.
+    A counter does not fall while a limiter of its name is there: permits that come back are taken off later ones. The name of a limiter is
+    the attribute ``aiorate.limiter.name``. Limiters of one name are one series, and so is a `KeyedLimiter`: keys are never attributes.
+    Spans and waits have ``aiorate.limited_by`` if they waited for more than the limiter's own rate. A limiter that is garbage-collected is
+    no longer reported. The providers are by default the global ones. Returns a function that undoes it.
     """
     from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter
 
