@@ -238,6 +238,16 @@ def test_hooks_in_a_synchronous_client_fail(package: Any) -> None:
 
 @PACKAGES
 @pytest.mark.asyncio
+async def test_a_request_that_is_sent_twice_is_heard_twice(package: Any) -> None:
+    """The second response raised, because -1 requests were in flight."""
+    transport = package.MockTransport(lambda request: package.Response(200, headers={"RateLimit": "limit=9, remaining=5, reset=9"}))
+    async with package.AsyncClient(transport=transport, event_hooks=hooks(Limiter("100/s"))) as client:
+        request = client.build_request("GET", "https://example.com")
+        assert [each.status_code for each in await asyncio.gather(client.send(request), client.send(request))] == [200, 200]
+
+
+@PACKAGES
+@pytest.mark.asyncio
 async def test_custom_hooks_may_be_added(package: Any) -> None:
     """The mapping is a new one each time, and belongs to the client alone."""
     limiter = Limiter("1/s")

@@ -343,15 +343,11 @@ async def test_a_place_of_every_level_is_taken_and_left(clock: SteppedClock) -> 
     for each in visitors:
         await each.queue("x")
         await clock.run(0.01)
-    assert [len(each.inside) for each in visitors] == [1, 1, 0, 1, 0]
-
-    await visitors[3].go("x")
-    await clock.run(0.01)
-    assert [len(each.inside) for each in visitors] == [1, 1, 0, 0, 1]
-
-    await visitors[0].go("x")
-    await clock.run(0.01)
-    assert [len(each.inside) for each in visitors] == [0, 1, 1, 0, 1]
+    for leaves, inside in ((), [1, 1, 0, 1, 0]), ((3,), [1, 1, 0, 0, 1]), ((0,), [0, 1, 1, 0, 1]):
+        for number in leaves:
+            await visitors[number].go("x")
+        await clock.run(0.01)
+        assert [len(each.inside) for each in visitors] == inside
 
 
 class Visitors:
