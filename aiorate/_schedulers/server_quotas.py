@@ -234,7 +234,7 @@ class ServerQuotas(AllOf):
         for window in same:
             if not in_flight and window.doubted and left > window.left:  # what was in flight has not reached the server
                 window.left, raised = min(left, window.left + window.doubted), True
-            window.doubted = min(window.doubted, in_flight)
+            window.doubted = min(window.doubted, in_flight, max(left - window.left, 0))  # older words that come later bring no more
         if any(window.left <= left and window.until >= until for window in windows):
             return raised
         agree = [(window.left, window.doubted) for window in same if left - in_flight <= window.left <= left]

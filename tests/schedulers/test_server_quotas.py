@@ -59,9 +59,9 @@ def test_permits_in_flight_may_not_be_counted() -> None:
     assert capped.lower(25, 0, 61 * S, 10)
     assert [capped.left(0), capped.take(15, 0), capped.take(1, 0)] == [15, 0, 61 * S]
 
-    lost = Capped(full(1_000))  # 100 that never arrive: one may go, and its response gives the others back
-    assert lost.lower(99, 0, 60 * S, 100)
-    assert [lost.left(0), lost.take(1, 0), lost.lower(98, 0, 60 * S, 0), lost.left(0)] == [1, 0, True, 98]
+    lost = Capped(full(1_000))  # 100 never arrive: one may go, and a later response gives the others back
+    assert [lost.lower(99, 0, 60 * S, 100), lost.left(0), lost.take(1, 0)] == [True, 1, 0]
+    assert [lost.lower(50, 0, 60 * S, 90), lost.lower(98, 0, 60 * S), lost.left(0)] == [False, True, 50]
 
     assert capped.refill("requests", 49, 50, S, 61 * S, 61 * S, 0, 19)  # a bucket fills at the rate that was told
     assert [capped.left(at) for at in (61 * S, 62 * S)] == [30, 31]
