@@ -321,7 +321,7 @@ class Exchange:
             if n and windows:
                 closes = int((answer.numbers[HEAD + 2] - answer.numbers[1]) * _US) - self._terms.slack
                 slots.append(Run(need, n, sent.at - self._node.offset, (), (), closes - 1))
-            elif n:
+            elif n and any(need):  # a reservation of nothing stands in line, too
                 slots.append(pool.run(n, place, starts, need, sent.parts, now))
         if answer.runs:
             self._came = sum([run.n for run in slots])
