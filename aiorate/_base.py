@@ -64,6 +64,7 @@ class Base:
             from aiorate._tree.threads import ThreadTree
 
             tree = ThreadTree(clock, precise)
+        # The default by hand: a twelfth of the time that a limiter takes.
         late = 20_000_000 if catch_up == 0.02 else duration_to_ns(catch_up, f"{self._NAME}(catch_up)")
         self._node = node = Node(scheduler, late, precise, clock, name, tree)
         node.on_event = on_event

@@ -189,12 +189,11 @@ class Budget(Base):
         place = name if name in self._names or quota.unit in told else quota.unit
         for dimension, node, _ in _limits(self._node):
             if dimension == place:
-                now, scheduler = node.look_now(), node.scheduler
-                if not isinstance(scheduler, Dimensions):
-                    changes.cap(node, quota)
-                elif (left := quota.of(scheduler.members[scheduler.names.index(place)])) is not None:
-                    scheduler.cap(place, name, left.left, left.size, left.ns, now, now + node.held_for, left.error, left.in_flight or 0)
+                if isinstance(scheduler := node.scheduler, Dimensions):
+                    scheduler.cap(place, quota, node.look_now(), node.held_for)
                     node.changed()
+                else:
+                    changes.cap(node, quota)
                 return
         near = next((each for each in self._names if each not in told and name and (each in name or name in each)), "")
         if near and self._is_news(f"nearly {near}"):

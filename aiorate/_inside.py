@@ -38,7 +38,8 @@ class Inside(Node):
     def __repr__(self) -> str:
         return repr(self._places)
 
-    def visit(self, permits: int) -> Visit:
+    @staticmethod
+    def visit(permits: int) -> Visit:
         """The permits of a request that takes a place, too."""
         return _VISIT if permits == 1 else Visit(permits)
 

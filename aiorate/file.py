@@ -146,7 +146,12 @@ class _Desks(Generic[D]):
         if self._first._node.above is None:
             self._desk(blocks=True)
         ends = [desk.watch(on_wait) for desk in self._all]
-        return lambda: [end() for end in ends].clear()
+
+        def end() -> None:
+            for each in ends:
+                each()
+
+        return end
 
     async def aclose(self) -> None:
         """Close it, and give back what was booked ahead. Callers in the queue get `LimiterClosed`."""

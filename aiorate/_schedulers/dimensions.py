@@ -9,6 +9,7 @@ from aiorate._schedulers.amounts import Amounts, tick
 from aiorate._schedulers.server_quotas import ServerQuotas
 
 if TYPE_CHECKING:
+    from aiorate._feedback import Left
     from aiorate._rate import Rate
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
@@ -95,13 +96,13 @@ class Dimensions(AllOf):
             elif amount < 0:
                 part.give_back(-amount, now, taken)
 
-    def cap(self, name: str, quota: str, left: int, size: int, ns: int, now: int, at: int, error: int, in_flight: int) -> None:
-        """Heed what a server said is left of that dimension in a ``quota``; see `ServerQuotas.heed`."""
+    def cap(self, name: str, quota: Left, now: int, held_for: int) -> None:
+        """Heed what a server said is left of that dimension; see `ServerQuotas.heed`."""
         place = self.names.index(name)
-        told = self._permitted[place]
+        told, said = self._permitted[place], quota.of(self.members[place])
         if not isinstance(told, ServerQuotas) or told.ended(now):
             told = ServerQuotas(self.members[place])
-        if told.heed(quota, left, size, ns, now, at, error, in_flight):
+        if said is not None and told.heed(said, now, held_for):
             self._permitted = (*self._permitted[:place], told, *self._permitted[place + 1 :])
 
     def reset(self, now: int) -> None:

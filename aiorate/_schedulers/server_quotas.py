@@ -12,6 +12,7 @@ from aiorate._rate import ceil_div
 from aiorate._schedulers.all_of import AllOf
 
 if TYPE_CHECKING:
+    from aiorate._feedback import Left
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
 
@@ -215,11 +216,12 @@ class ServerQuotas(AllOf):
         self._windows: list[_Window] = []  # the first to end comes first
         self._buckets: dict[str, _Bucket] = {}
 
-    def heed(self, name: str, left: int, size: int, ns: int, now: int, at: int, error: int, in_flight: int) -> bool:
-        """`refill`, if the server's quota of that name has a size, or `lower` until ``ns`` after ``at``."""
-        if size:
-            return self.refill(name, left, size, ns, now, at, error, in_flight)
-        return self.lower(left, now, at + ns, in_flight)
+    def heed(self, said: Left, now: int, held_for: int) -> bool:
+        """`refill`, if the server's quota has a size, or `lower`. Its time runs from now, also in a pause that has lasted ``held_for``."""
+        at, in_flight = now + held_for, said.in_flight or 0
+        if said.size:
+            return self.refill(said.name, said.left, said.size, said.ns, now, at, said.error, in_flight)
+        return self.lower(said.left, now, at + said.ns, in_flight)
 
     def lower(self, left: int, now: int, until: int, in_flight: int = 0) -> bool:
         """Grant at most ``left`` permits before ``until``, besides what was said before. False if that says nothing new.

@@ -79,11 +79,8 @@ class Stored(Metered):
         if self._last is None:
             self._at_first, self._over = level, over
         else:
-            self._last, self._over, self.line.due = (
-                last,
-                over,
-                last * unit - level + cost,
-            )  # in one step: a signal handler may raise after a call
+            due = last * unit - level + cost
+            self._last, self._over, self.line.due = last, over, due  # in one step: a signal handler may raise after a call
 
     def take(self, permits: int, now: int, since: int | None = None, *, asking: bool = False) -> int:
         """As `Scheduler.take`. ``asking``: only say when, as `peek`."""

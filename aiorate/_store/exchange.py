@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate._rate import NS_PER_SECOND
 from aiorate._schedulers.amounts import count_of
-from aiorate._store.script import FORM, HEAD, MOST, MOST_RUNS, OF_RATE, OF_WINDOW, Question, pack, read_answer
-from aiorate._store.slots import MOST_NS, Level, Run
+from aiorate._store.script import FORM, HEAD, MOST, MOST_RUNS, OF_RATE, OF_WINDOW, Question, pack, read_answer, row
+from aiorate._store.slots import MOST_NS, Level, Run, portion
 from aiorate._tree.changes import follow
+from aiorate._tree.questions import in_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 
 _US, _MS = 1_000, 1_000_000  # ns
-_PORTION = 500  # slots asked for at once, if a horizon has fewer: the loop wakes as many waiters before slots lapse
 _MANY = 5  # requests in line for which a budget books far ahead; fewer cost a call each
 _CHUNK = 16  # average requests of a budget, whose time is the horizon if the one given is longer
 _SHORTEST_US = 20_000  # of such a horizon
@@ -40,7 +40,6 @@ _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
 _LATEST_UNIX_NS = 10**19  # the year 2286
 _SOONEST_NS, _LATEST_NS = 20 * _MS, 250 * _MS  # after which to ask again for a reservation that was not booked
 _RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a window that is used up: permits may come back
-_NO_EDGES = [0.0] * 4
 Runs = list[tuple[int, tuple[int, ...]]]
 """How many requests of which amounts."""
 News = tuple[bool, int]
@@ -129,8 +128,7 @@ class Exchange:
             return [], False
         if not pool.unit:
             return [(len([*same]), need) for need, same in groupby(self._uncovered(now))][:MOST_RUNS], False
-        line = self._node.line
-        first, waiting = count_of(self.first()), sum([count_of(limit.stood) for _, limit in line.below()], count_of(line.total))
+        first, waiting = count_of(self.first()), in_line(self._node)
         ready = pool.usable(first or 1, now)
         expected = self._expected(first, waiting) if self._terms.lease else 0
         waited, spent = self._then
@@ -141,8 +139,7 @@ class Exchange:
         if missing <= 0:
             return [], False
         self._then = waiting, pool.spent
-        most = max(_PORTION, first, *[part.rate.permits_in(self._horizon) for part in pool.parts])
-        return [(min(missing, most), (1,) * len(pool.parts))], False
+        return [portion(pool.parts, missing, first, self._horizon)], False
 
     def _expected(self, first: int, waiting: int) -> int:
         """How many permits the next lease will take."""
@@ -167,14 +164,12 @@ class Exchange:
 
     def give_up(self, now: int) -> bool:
         """The limit is closed: have all in hand come back. Returns whether it only counts if nobody has asked since."""
-        pool, tail = self._pool, self._tail
-        runs = pool.clear()
-        if not pool.unit:
-            pool.put_back(runs, now)
-        elif tail is not None and tail in runs and not any(pool.corrections) and (ahead := tail.left - tail.by(now)):
-            pool.correct([-ahead] * len(pool.parts), now)
-            return True
-        return False
+        pool = self._pool
+        gone = pool.give_up(self._tail, now)
+        if not gone or any(pool.corrections):
+            return False
+        pool.correct([-gone] * len(pool.parts), now)
+        return True
 
     def ask(self, runs: Runs, whole: bool, closed: bool, must: bool) -> list[str | bytes] | None:
         """The script's arguments for these requests, each of which is granted ``whole`` or not at all, or at any time.
@@ -196,10 +191,8 @@ class Exchange:
             oldest=0.0 if pool.oldest is None else max(now - pool.oldest, 0) / _US,
             gone=gone,
         )
-        rows: list[list[float]] = []
-        for part, more in zip(pool.parts, pool.corrections, strict=True):
-            edges = _NO_EDGES if part.calendar is None else [edge / _US for edge in self._windows(part, reading)]
-            rows.append([part.every_us, part.burst, max(min(more, MOST), -MOST), *edges])
+        corrected = zip(pool.parts, pool.corrections, strict=True)
+        rows = [row(part, more, () if part.calendar is None else self._windows(part, reading)) for part, more in corrected]
         pool.corrections, pool.oldest, pool.refused = [0] * len(pool.parts), None, 0
         return [pack(question, rows, runs), self._told or f"{FORM} {self._terms.kind}"]
 
@@ -241,9 +234,7 @@ class Exchange:
         present = min(max(calendar.origin + reading if self._clock is None else self._clock + reading, 3 * period), _LATEST_UNIX_NS)
         rate, edges = self._edges
         if rate != part.rate or not edges[0] <= present < edges[1]:
-            edges = calendar.edges(present - 2 * period, 8)
-            place = max([i for i, edge in enumerate(edges) if edge <= present], default=0)
-            edges = edges[place : place + 4]
+            edges = part.edges(present)
             self._edges = part.rate, edges
         return edges
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from aiorate._errors import EngineUnavailable
 from aiorate._meter import PureMeter
 from aiorate._rate import NS_PER_SECOND
-from aiorate._schedulers.amounts import count_of
 from aiorate._store.file import Busy, Record
 from aiorate._store.pool import Pool
-from aiorate._store.script import MOST
-from aiorate._store.slots import Level, Run, check_pause
+from aiorate._store.script import MOST, row
+from aiorate._store.slots import Level, Run, check_pause, portion
 from aiorate._store.twin import Answering, take_now
 from aiorate._tree.changes import follow
 from aiorate._tree.limit import Provider
+from aiorate._tree.questions import in_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,6 @@ SLACK_NS = 10_000_000
 """How late a slot may be used, if there is no longer lease."""
 _US = 1_000  # ns
 _HORIZON_NS = 20_000_000
-_PORTION = 500  # slots asked for at once, if a horizon has fewer: the loop wakes as many waiters before slots lapse
 _SOON_NS, _LATER_NS = NS_PER_SECOND // 20, NS_PER_SECOND  # after which slots that nobody wants come back, and a pause is looked at again
 _ONE = 1  # compared by identity
 _ROUGHLY_US = 100  # a grant is so much older than its question at most
@@ -131,10 +130,8 @@ class FileSession(Provider):
             return False
         usable, count = pool.usable(need, now) if pool.hand.count else 0, len(pool.parts)
         if usable < need and (waits or self._lease or count > 1 or self.busy or not self._take_now(now, need - usable)):
-            waiting = sum([count_of(below.stood) for _, below in node.line.below()], count_of(node.line.total)) if waits else 0
-            lacks = max(need, waiting) - usable + (pool.expected(self._lease, now, need) if self._lease else 0)
-            most = max(_PORTION, need, *[part.rate.permits_in(self._horizon) for part in pool.parts])
-            self._ask(now, [(min(lacks, most), (1,) * count)], whole=not (waits or self._lease))
+            lacks = max(need, in_line(node) if waits else 0) - usable + (pool.expected(self._lease, now, need) if self._lease else 0)
+            self._ask(now, [portion(pool.parts, lacks, need, self._horizon)], whole=not (waits or self._lease))
             if waits and pool.look_at is None and pool.usable(need, now) < need:  # the first gathers more
                 pool.look_at = now + self._horizon // 2
         return False
@@ -210,13 +207,7 @@ class FileSession(Provider):
         w = [pause, horizon, reach, 0.0 if whole else -1.0, now - record.heard, self._number, oldest, -1.0, self._seat]
         w += [float(gone > 0), SLACK_NS / _US, len(pool.parts)]
         for part, more in zip(pool.parts, pool.corrections, strict=True):
-            least = max(min(more - gone, MOST), -MOST)
-            if part.calendar is None:
-                w += [part.every_us, part.burst, least, 0, 0, 0, 0]
-            else:
-                edges = part.calendar.edges(int(now * _US) - 2 * part.rate.period_ns, 8)
-                first = max([i for i, edge in enumerate(edges) if edge <= now * _US], default=0)
-                w += [0, part.burst, least, *[edge / _US for edge in edges[first : first + 4]]]
+            w += row(part, more - gone, part.edges(int(now * _US)))
         for n, need in runs:
             w += [n, *need]
         answer = Answering(now, w, kept, record.told, gone > 0 and kept == record.told)
@@ -301,12 +292,9 @@ class FileSession(Provider):
 
     def _give_back(self) -> None:
         """Have all slots in hand come back; those of a rate, if nobody has booked since."""
-        pool, tail, now = self._pool, self._tail, self._node.now()
-        runs = pool.clear()
-        if not pool.unit:
-            pool.put_back(runs, now)
-        elif tail in runs and not self.busy and (ahead := tail.left - tail.by(now)):
-            self._tell(gone=ahead)
+        gone = self._pool.give_up(self._tail, self._node.now())
+        if gone and not self.busy:
+            self._tell(gone=gone)
 
     def closed(self) -> None:
         self._give_back()

@@ -160,6 +160,13 @@ class Pool(Scheduler):
             count = run.left if self.calendar is not None else run.left - run.lapsed(now)
             self.back([of * count for of in run.amounts], run.due)
 
+    def give_up(self, tail: Run | None, now: int) -> int:
+        """Have all in hand come back. Slots of a rate can only if nobody has asked since: returns how many of the last ones, ``tail``."""
+        runs = self.clear()
+        if not self.unit:
+            self.put_back(runs, now)
+        return tail.left - tail.by(now) if self.unit and tail is not None and tail in runs else 0
+
     def correct(self, more: Sequence[int], taken: int, at_once: bool = False) -> None:
         """More was used, or less (below 0), than was granted at that instant."""
         if taken <= self._free:

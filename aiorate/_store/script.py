@@ -30,6 +30,8 @@ from aiorate._store.failures import Unreachable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aiorate._store.slots import Part
+
 
 FORM = "aiorate/2"
 MOST = 1e16
@@ -282,6 +284,11 @@ class Answer(NamedTuple):
     seat: float  # the seat that the client has now; see `Question.seat`
     runs: list[tuple[int, int, list[float]]]
     """Of each run: how many requests it granted, the dimension that they waited for, and when the first is due, by each rate too."""
+
+
+def row(part: Part, more: int, edges: Sequence[int] = ()) -> list[float]:
+    """The numbers of a dimension, of which ``more`` was used than the store knows. ``edges``: of its windows, in ns; none: it is paced."""
+    return [part.every_us, part.burst, max(min(more, MOST), -MOST), *([edge / 1000 for edge in edges] or [0.0] * 4)]
 
 
 def pack(question: Question, limits: Sequence[Sequence[float]], runs: Sequence[tuple[int, Sequence[float]]]) -> bytes:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MOST_NS = 10**19
 """317 years: the longest duration that a store can count."""
+_PORTION = 500  # slots, if a horizon has fewer: the loop wakes as many waiters before slots lapse
 
 
 class Part(NamedTuple):
@@ -34,9 +35,23 @@ class Part(NamedTuple):
         """How far permits are apart, in us; 0: they are those of a window."""
         return 0.0 if self.calendar is not None else self.rate.period_ns / (self.rate.permits * 1000)
 
+    def edges(self, unix: int) -> list[int]:
+        """The edges of the window at that Unix time, and of the next two, in ns; none: it has no calendar."""
+        if self.calendar is None:
+            return []
+        edges = self.calendar.edges(unix - 2 * self.rate.period_ns, 8)
+        place = max([i for i, edge in enumerate(edges) if edge <= unix], default=0)
+        return edges[place : place + 4]
+
     def time_of(self, permits: int) -> int:
         """How many ns so many permits take, rounded up."""
         return ceil_div(permits * self.rate.period_ns, self.rate.permits)
+
+
+def portion(parts: Sequence[Part], missing: int, first: int, horizon: int) -> tuple[int, tuple[int, ...]]:
+    """Single slots to ask for at once: as many as are missing, but no more than a horizon has, unless the ``first`` in line needs more."""
+    most = max(_PORTION, first, *[part.rate.permits_in(horizon) for part in parts])
+    return min(missing, most), (1,) * len(parts)
 
 
 class Level(NamedTuple):

@@ -9,7 +9,7 @@ from math import floor, sqrt
 from typing import TYPE_CHECKING
 
 from aiorate._rate import Rate
-from aiorate._store.script import HEAD, MOST, OF_RATE, OF_WINDOW, Answer
+from aiorate._store.script import HEAD, MOST, OF_RATE, OF_WINDOW, Answer, row
 from aiorate._store.slots import Part
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ class Local:
         """The answer to that question."""
         w: list[float] = [*question._replace(took=-1), len(self.parts)]
         for part in self.parts:
-            w += [part.every_us, part.burst, 0 if self._value else part.burst - 1, 0, 0, 0, 0]
+            w += row(part, 0 if self._value else part.burst - 1)
         for n, need in runs:
             w += [n, *need]
         answering = Answering(reading / 1000, w, self._value, None, False)

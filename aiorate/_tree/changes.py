@@ -83,13 +83,11 @@ def cap(node: Node, quota: Left) -> None:
     """Heed what a server said is left of a quota; see `ServerQuotas.heed`. Its time runs from now, during a pause too."""
     from aiorate._schedulers.server_quotas import ServerQuotas
 
-    now, left = node.look_now(), quota.of(node.scheduler)
+    now, said = node.look_now(), quota.of(node.scheduler)
     told: Any = node.permitted
-    if left is None:
-        return
     if not isinstance(told, ServerQuotas):
         told = ServerQuotas(node.scheduler)
-    if told.heed(left.name, left.left, left.size, left.ns, now, now + node.held_for, left.error, left.in_flight or 0):
+    if said is not None and told.heed(said, now, node.held_for):
         node.permitted = cast("Any", told)
         node.changed()
 

@@ -85,9 +85,6 @@ class Provider:
     def shared(self) -> None:
         """Another limit is asked after this one."""
 
-    def dismissed(self) -> None:
-        """The limiter's key was evicted: nobody asks it again."""
-
 
 OWN = Provider()
 """That of all limiters whose permits come from their own process."""

@@ -464,7 +464,6 @@ class Node(Supply):
 
     def dismiss(self) -> None:
         """Nobody asks it again: its key was evicted."""
-        self.provider.dismissed()
         self.tree.forget(self)
         if self.waker is not None:
             self.waker.retire()

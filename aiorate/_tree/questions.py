@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aiorate._schedulers.amounts import count_of
 from aiorate._schedulers.interface import NOBODY_KNOWS
 
 if TYPE_CHECKING:
@@ -77,6 +78,11 @@ def informed(limit: Limit) -> int:
     limit.look_now()
     limit.provider.look()
     return limit.look_now()
+
+
+def in_line(limit: Limit) -> int:
+    """The permits of all who wait there; of each limit below, those of its first."""
+    return sum([count_of(below.stood) for _, below in limit.line.below()], count_of(limit.line.total))
 
 
 def available(limit: Limit) -> int:
