@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec
 
 from aiorate._errors import LimiterClosed, check_count
-from aiorate._options import check_on_wait, check_options, check_same_scope, check_scope
+from aiorate._options import check_callback, check_options, check_same_scope, check_scope
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._tree import changes
 from aiorate._tree.node import Node
@@ -117,11 +117,6 @@ class Base:
 
         If pauses overlap, the latest end wins. Afterwards the queue goes on where it stopped; paused time is neither saved up nor owed.
         """
-        if isinstance(seconds, str):
-            raise TypeError(
-                f"pause() takes seconds or a timedelta, not the text {seconds[:40]!r}. For a response's headers, call"
-                " observe(aiorate.http.read_feedback(status, headers))."
-            )
         self._change(changes.pause, self._node, duration_to_ns(seconds, "pause()"))
 
     def resume(self) -> None:
@@ -185,7 +180,7 @@ class Base:
         Returns:
             A function that ends the calls.
         """
-        check_on_wait("watch", on_wait)
+        check_callback("watch(on_wait)", on_wait, "Waited")
         from aiorate._tree.watch import watch_of
 
         return watch_of(self._lowest, self._node).add(on_wait)

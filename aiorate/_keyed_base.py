@@ -20,7 +20,7 @@ from weakref import ref
 from aiorate._base import Base
 from aiorate._errors import LimiterClosed, check_count, kind_of
 from aiorate._events import Event, emit
-from aiorate._options import check_on_wait, check_options, check_same_scope, check_scope
+from aiorate._options import check_callback, check_options, check_same_scope, check_scope
 from aiorate._rate import duration_to_ns
 from aiorate._tree.questions import is_rested
 from aiorate._tree.watch import Totals, Watch, join
@@ -182,7 +182,7 @@ class Keyed(Generic[K, V]):
         Returns:
             A function that ends the calls.
         """
-        check_on_wait("watch", on_wait)
+        check_callback("watch(on_wait)", on_wait, "Waited")
         with _lock:
             if self._watch is None:
                 self._watch = Watch(self._name)
