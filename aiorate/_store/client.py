@@ -20,7 +20,7 @@ from aiorate._loops.table import loop_here, running_loop
 from aiorate._store.address import identity, is_cluster
 from aiorate._store.failures import Refusal, Unreachable
 from aiorate._store.store import CONNECT_SECONDS, store_of
-from aiorate._tree.deciding import run
+from aiorate._tree.deciding import decisions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +116,7 @@ class StoreClient:
         told, thread = Word(), self._thread
         if thread is None:
             self._leave(session, told)
-        elif not run(thread.post, partial(self._leave, session, told)):
+        elif not decisions.run(thread.post, partial(self._leave, session, told)):
             told.tell()
         await told.heard()
         if thread is not None and not thread.alive:
@@ -364,7 +364,7 @@ class _Thread:
         ended = False
         while not ended:
             self.loop.run_forever()  # until nothing may be left to do
-            ended = run(self._end)
+            ended = decisions.run(self._end)
             for client in self.clients.values():
                 if not client.busy:
                     client._tell()

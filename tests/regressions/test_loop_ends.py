@@ -21,8 +21,8 @@ from helpers.strategies import EACH
 
 import aiorate
 from aiorate import Limiter, Scheduler, TokenBucket, TokenPool
-from aiorate._tree.deciding import run
-from aiorate._tree.threads import clear_closed
+from aiorate._tree.deciding import decisions
+from aiorate._tree.threads import waiters
 from aiorate.testing import ManualClock, VirtualLoop
 
 CLEANING: dict[str, tuple[Callable[[], asyncio.AbstractEventLoop], Callable[[], Scheduler], int]] = {
@@ -228,18 +228,14 @@ def test_blocking_calls_import_nothing_when_threads_run() -> None:
     assert done.stdout.split() == []
 
 
-def test_a_loop_that_ends_as_its_task_goes_on_keeps_the_grant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that decides hears of it later, and another one looked for closed loops meanwhile: the permit was granted once more."""
+def test_a_loop_that_ends_as_its_task_goes_on_keeps_the_grant() -> None:
+    """It is noted later, and another thread looked for closed loops meanwhile: the permit was granted once more."""
     limiter = Limiter(TokenBucket("1000/s", burst=1), scope="process")
-    told: list[Callable[[], object]] = []
-    monkeypatch.setattr("aiorate._tree.threads.tell", told.append)
 
     async def main() -> None:
         await limiter.acquire()
         await limiter.acquire()
 
     asyncio.run(main())
-    run(clear_closed)
-    for call in told:
-        run(call)
+    decisions.run(waiters.clear_closed)
     assert (limiter.statistics().granted, limiter.statistics().cancelled) == (2, 0)
