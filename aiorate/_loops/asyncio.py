@@ -75,7 +75,7 @@ class AsyncioLoop(OneLoop):
             return self._timers.call_at(reading, lambda: None if self.native.is_closed() else callback())
         if self._kernel is not None:
             try:
-                return self._kernel.call_at(reading, callback)
+                return self._kernel.add(reading, callback)
             except OSError:
                 self._kernel = None  # the system has no descriptor left: the loop's timers will do
                 self.grain = GRAIN_NS

@@ -12,12 +12,12 @@ import sys
 import threading
 from collections import deque
 from functools import partial
-from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
 from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
+from aiorate._loops.alarms import Alarms
 from aiorate._loops.loop import call_back
 from aiorate._meter import FAR, LoopCheck
 from aiorate._rate import NS_PER_SECOND
@@ -25,6 +25,8 @@ from aiorate._rate import NS_PER_SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, ParamSpec, TypeVar
+
+    from aiorate._loops.alarms import Alarm
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -39,7 +41,7 @@ class Decisions:
     During one all meters are shut: a grab takes no lock, and would be lost.
     """
 
-    __slots__ = ("_alarms", "_handed", "_number", "_starting", "_thread", "after", "check", "lock", "main", "soon")
+    __slots__ = ("_alarms", "_handed", "_starting", "_thread", "after", "check", "lock", "main", "soon")
 
     def __init__(self) -> None:
         self.check: LoopCheck = LoopCheck()
@@ -56,8 +58,7 @@ class Decisions:
         self.after: deque[Callable[[], object]] = deque()
         """Calls for the end of the decision: they may use limiters."""
         self._handed: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._alarms: list[tuple[int, int, Alarm]] = []
-        self._number = 0
+        self._alarms = Alarms()
         self._thread: threading.Thread | None = None
         self._starting = 0  # the thread that starts it
 
@@ -159,13 +160,10 @@ class Decisions:
 
     def call_at(self, reading: int, callback: Callable[[], object]) -> Alarm:
         """Call back, in a decision, when the monotonic clock reads that. Called in a decision."""
-        alarms = self._alarms
-        if self._thread is None or (not self.in_thread and (not alarms or reading < alarms[0][0])):
+        first = self._alarms.first
+        if self._thread is None or (not self.in_thread and (first is None or reading < first)):
             self.hand(None)
-        self._number += 1
-        alarm = Alarm(callback)
-        heappush(alarms, (reading, self._number, alarm))
-        return alarm
+        return self._alarms.add(reading, callback)
 
     def _start(self) -> None:
         if not self._starting:
@@ -196,32 +194,11 @@ class Decisions:
 
     def _step(self, call: Callable[[], object] | None) -> float | None:
         """Make a call that was handed over, and one that is due. Returns the seconds until one may be; None: none is to come."""
-        where, alarms = "in the thread that keeps the time", self._alarms
-        if call is not None:
-            call_back(call, where)
-        while alarms and alarms[0][2].callback is None:
-            heappop(alarms)
-        if not alarms:
-            return None
-        wait = alarms[0][0] - monotonic_ns()
-        if wait > 0:
-            return min(wait, LINGER_NS) / NS_PER_SECOND
-        callback = heappop(alarms)[2].callback
-        assert callback is not None
-        call_back(callback, where)
-        return 0.0
-
-
-class Alarm:
-    """A call that is due."""
-
-    __slots__ = ("callback",)
-
-    def __init__(self, callback: Callable[[], object]) -> None:
-        self.callback: Callable[[], object] | None = callback
-
-    def cancel(self) -> None:
-        self.callback = None
+        for each in (call, self._alarms.pop(monotonic_ns())):
+            if each is not None:
+                call_back(each, "in the thread that keeps the time")
+        first = self._alarms.first
+        return None if first is None else min(max(first - monotonic_ns(), 0), LINGER_NS) / NS_PER_SECOND
 
 
 decisions = Decisions()
