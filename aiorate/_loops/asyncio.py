@@ -105,7 +105,7 @@ class AsyncioLoop(OneLoop):
     def filler(self, decider: Decider, name: str | None) -> Waker:
         from aiorate._loops.filler import Filler
 
-        return Filler(decider, self, self.native, name)
+        return Filler(decider, self, name)
 
     def yield_once(self) -> Awaitable[object]:
         return asyncio.sleep(0)
