@@ -28,7 +28,7 @@ from aiorate._tree.questions import available, informed
 from aiorate._tree.refusals import Refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Coroutine, Hashable, Iterator
     from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
@@ -97,21 +97,31 @@ class Budget(Base):
         **dimensions: Limiter | Limits,
     ) -> None:
         check_on_error("Budget(on_error)", on_error)
-        limiter = check_dimensions(dimensions, shared, scope == "process")
-        own: dict[str, Limits] = {place: limit for place, limit in dimensions.items() if not isinstance(limit, Limiter)}
+        own = {place: limit for place, limit in dimensions.items() if not isinstance(limit, Limiter)}
+        if not own:
+            raise TypeError("Budget() needs a dimension of its own besides what it shares, such as Budget(requests='500/min').")
+        above: list[tuple[str, Limiter | Budget]] = [(place, each) for place, each in dimensions.items() if isinstance(each, Limiter)]
+        if shared is not None:
+            if not isinstance(shared, Budget):
+                raise TypeError(f"Budget(shared) must be a Budget, not {kind_of(shared)}. A shared Limiter is a dimension: tokens=limiter.")
+            above.append(("shared", shared))
+        if len(above) > 1:
+            raise ValueError(f"Budget(): {' and '.join([place for place, _ in above])}: a budget can share one limit, not more.")
+        for place, limit in above:
+            limit._check_as_shared(f"Budget({place})", "budget", scope == "process", "the budgets that share it")
+            if limit._all_places:
+                raise ValueError(f"Budget({place}): a Limiter with max_concurrency cannot be a dimension: a reservation takes no place.")
         scheduler = self._scheduler(own)
         super().__init__(scheduler, catch_up, max_waiting, None, False, scope, clock, name, on_event, on_wait)
         self._names = scheduler.names
         self._unnamed = dict.fromkeys(self._names, 1)  # the amounts that a reservation takes of dimensions that it leaves out
         self._refusals = _Refusals(self._node)
         self._shared: Budget | Limiter | None = None
-        if limiter is not None:
-            self._share(*limiter)
-        if shared is not None:
-            self._share(shared)
+        for place, limit in above:
+            self._share(limit, "" if limit is shared else place)
         self._of_key = False
         self._on_error: OnError = on_error
-        self._told: tuple[str, ...] = ()  # dimensions whose estimates were lowered, and quotas with nearly the name of one
+        self._told: set[str] = set()  # dimensions whose estimates were lowered
 
     def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
         """Make the scheduler of the dimensions, which a subclass may keep elsewhere. It takes `Amounts`, in the same order."""
@@ -150,7 +160,8 @@ class Budget(Base):
         granted = self._lowered(wanted)
         if granted is not wanted:
             for place, amount in granted.items():
-                if amount < wanted[place] and self._is_news(place):
+                if amount < wanted[place] and place not in self._told:
+                    self._told.add(place)
                     told = Event("clamped", self._node.name, key=place, permits=amount)
                     self._node.tree.post(partial(self._node.tell, told))
         return Lease(self, granted, limit, self._on_error if on_error is None else on_error)
@@ -163,44 +174,20 @@ class Budget(Base):
         """As `_enter`, in a thread without an event loop, which it blocks. For `Lease`."""
         return self._node.tree.wait_blocking(self._node, amounts, limit, self._max_waiting, self._refusals)
 
-    def _explain(self, error: BaseException, amounts: dict[str, int]) -> None:
-        """Raise a better error: which limit is closed, or allows less at once than when the lease was made."""
-        if isinstance(error, LimiterClosed):
-            raise self._refusals.closed(self._node) from None
-        if isinstance(error, ValueError):
-            for place, least in self._lowered(amounts).items():
-                if least < amounts[place]:
-                    raise ValueError(
-                        f"reserve({place}={amounts[place]}) can no longer be granted: {least} is the most at once now. Reserve again."
-                    ) from None
-
-    def _is_news(self, what: str) -> bool:
-        news = what not in self._told
-        self._told += (what,) if news else ()
-        return news
-
     def _heeds(self, feedback: Feedback) -> Callable[[Left], None]:
         return partial(self._heed, feedback)
 
     def _heed(self, feedback: Feedback, quota: Left) -> None:
-        """Lower the dimension that has the quota's name or unit. Logs once for each dimension that a quota has nearly its name."""
-        name, told = quota.name, {each.name for each in feedback.quotas}
+        """Lower the dimension that has the quota's name or unit."""
         # One dimension of tokens is not lowered by those that go in or out alone, where the server tells of all tokens too.
-        place = name if name in self._names or quota.unit in told else quota.unit
-        for dimension, node, _ in _limits(self._node):
-            if dimension == place:
-                if isinstance(scheduler := node.scheduler, Dimensions):
-                    scheduler.cap(place, quota, node.look_now(), node.held_for)
-                    node.changed()
-                else:
-                    changes.cap(node, quota)
-                return
-        near = next((each for each in self._names if each not in told and name and (each in name or name in each)), "")
-        if near and self._is_news(f"nearly {near}"):
-            _logger.warning(
-                "%s: the server reports a quota %r, but no dimension has that name. If dimension %r is that quota, name it %r.",
-                *(f"budget {self.name!r}" if self.name else "budget", name, near, name),
-            )
+        told = {each.name for each in feedback.quotas}
+        place = quota.name if quota.name in self._names or quota.unit in told else quota.unit
+        node = next((node for dimension, node, _ in _limits(self._node) if dimension == place), None)
+        if node is not None and isinstance(dimensions := node.scheduler, Dimensions):
+            dimensions.cap(place, quota, node.look_now(), node.held_for)
+            node.changed()
+        elif node is not None:
+            changes.cap(node, quota)
 
     # Looking.
 
@@ -354,7 +341,8 @@ class Lease(Block["Lease"]):
         taken, self._taken, self._state = self._taken, (), "refused"
         if taken:
             self._budget._node.tree.post(partial(undo, taken, False))
-        self._budget._explain(error, self._amounts)
+        if isinstance(error, LimiterClosed):
+            raise self._budget._refusals.closed(self._budget._node) from None  # of which it may say more
 
     def _leave(self, error: BaseException | None = None) -> None:
         """Make the estimate final, or give it back if the block raised and ``on_error`` is ``"refund"``."""
@@ -505,62 +493,23 @@ class _Refusals(Refusals):
         self._node = node
 
     def closed(self, node: Limit) -> LimiterClosed:
-        limits = [(name, limit) for name, limit, _ in _limits(self._node)]
-        closed = next((limit for _, limit in limits if limit.closed), limits[-1][1])
-        names = " and ".join([name for name, limit in limits if limit is closed])
-        what = "the budget" if closed is node else f"the shared limit of {names}" + (f", {closed.name!r}," if closed.name else "")
+        closed: Node | None = self._node
+        while closed is not None and not closed.closed:
+            closed = closed.above
+        what = "the budget" if closed is self._node or closed is None else f"the shared limit {closed.name or ''!r}"
         return LimiterClosed(f"reserve(): {what} is closed. Create a new one, or reopen it if it is a Limiter.")
 
     def reason(self, permits: Permits) -> str:
-        node: Node | None = self._node
-        shared = place = ""
-        while node is not None and isinstance(permits, Amounts) and isinstance(dimensions := node.scheduler, Dimensions):
-            if node.line:
-                return " in the line of the shared budget" if shared else " in line"
+        node, place = self._node, ""
+        while isinstance(permits, Amounts) and isinstance(dimensions := node.scheduler, Dimensions) and not node.line:
             if node.held_at is not None:
-                return f" because the {shared}budget is paused"
-            waits_for = dimensions.last(permits, node.now())
-            if waits_for is not None:
+                return " because it is paused"
+            if waits_for := dimensions.last(permits, node.now()):
                 return f" for {waits_for}"
-            permits, place = 0 if node.above is None else node.permits_above(permits), dimensions.limiter
-            node, shared = node.above, "shared "
+            if node.above is None:
+                break
+            permits, node, place = node.permits_above(permits), node.above, dimensions.limiter
         return f" for {place}" if place else " in line"
-
-
-def check_names(of: str, dimensions: Iterable[str]) -> None:
-    """Raise TypeError, which names the class ``of``, for options of other calls, which would be limits that nobody asked for."""
-    for name in dimensions:
-        if name in ("burst", "catch_up", "max_concurrency", "max_wait", "on_error", "precise"):
-            raise TypeError(f"{of}({name}): this is an option of other calls, and cannot be the name of a dimension. Choose another name.")
-
-
-def check_dimensions(dimensions: dict[str, Limiter | Limits], shared: Budget | None, process: bool) -> tuple[Limiter, str] | None:
-    """The dimension that is a Limiter, if there is one, and its name. Raises TypeError or ValueError if a budget cannot have these."""
-    if not dimensions:
-        raise TypeError("Budget() needs at least one dimension, such as Budget(requests='500/min', tokens='200_000/min').")
-    check_names("Budget", dimensions)
-    if shared is not None:
-        if not isinstance(shared, Budget):
-            raise TypeError(
-                f"Budget(shared) must be a Budget, not {kind_of(shared)}. A shared Limiter is a dimension: Budget(tokens=limiter)."
-            )
-        shared._check_as_shared("Budget(shared)", "budget", process, "the budgets that share it")
-    limiters = [(limit, place) for place, limit in dimensions.items() if isinstance(limit, Limiter)]
-    if len(limiters) + (shared is not None) > 1:
-        raise ValueError(
-            f"Budget(): {' and '.join([place for _, place in limiters])}: only one limit may be shared, by shared= or as a Limiter that is"
-            " a dimension. Give the others as rates or strategies, or make them dimensions of the shared budget."
-        )
-    for limiter, place in limiters:
-        limiter._check_as_shared(f"Budget({place})", "budget", process, "the Budget")
-        if limiter._all_places:
-            raise ValueError(
-                f"Budget({place}): a Limiter with max_concurrency cannot be a dimension. Leave that out, and put `async with"
-                " asyncio.Semaphore(n):` around the calls, the same Semaphore for all."
-            )
-        if len(dimensions) == 1:
-            raise ValueError("Budget(): with a shared Limiter as its only dimension, a budget adds nothing. Use the Limiter itself.")
-    return limiters[0] if limiters else None
 
 
 def check_on_error(what: str, on_error: object) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from aiorate._budget import Budget, check_names
+from aiorate._budget import Budget
 from aiorate._limiter import Limiter
 from aiorate._loops.table import running_loop
 from aiorate._options import check_scope
@@ -290,7 +290,6 @@ class FileBudget(_Desks[Budget], Budget):
         **dimensions: TokenBucket | Rate | str | Number,
     ) -> None:
         file, ahead = _opened("FileBudget", path, name, lease, scope)
-        check_names("FileBudget", dimensions)
         desk = partial(
             _BudgetDesk,
             file,

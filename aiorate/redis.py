@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from aiorate._budget import Budget, check_names
+from aiorate._budget import Budget
 from aiorate._limiter import Limiter
 from aiorate._loops.table import running_loop
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
@@ -212,7 +212,6 @@ class RedisBudget(Budget):
         scope: Literal["loop", "process"] = "loop",
         **dimensions: TokenBucket | Rate | str | Number,
     ) -> None:
-        check_names("RedisBudget", dimensions)
         kind, outage = "budget:" + ",".join(map(quote, dimensions)), (on_unavailable, local_share, grace)
         terms = terms_of("RedisBudget", "reserve()", kind, client_or_url, name, scope, horizon, lease, slack, *outage)
         self._late = terms.late

@@ -78,7 +78,7 @@ class Amounts:
     __hash__: ClassVar[None]  # type: ignore[assignment]  # as __eq__ makes it
 
     def __repr__(self) -> str:
-        return f"Amounts({self.names}, {self.of}, {self.requests})"
+        return ", ".join([f"{name}={amount}" for name, amount in self.by_name().items()])
 
 
 Permits = int | Amounts

@@ -182,7 +182,7 @@ async def test_bad_arguments_of_levels_are_refused(levels: Levels) -> None:
         (lambda: make(shared=Budget(tokens="1/s", max_waiting=3)), ValueError, "max_waiting"),
         (lambda: reduce(lambda below, _: make(shared=below), range(64), top), ValueError, "64"),
         (lambda: make(requests=Limiter("5/s"), tokens=Limiter("5/s"), words="1/s"), ValueError, "requests and tokens"),
-        (lambda: Budget(tokens=Limiter("5/s")), ValueError, "Limiter"),
+        (lambda: Budget(tokens=Limiter("5/s")), TypeError, "dimension"),
         (lambda: make(shared=top).reserve(words=1), TypeError, "words"),
         (lambda: make(shared=top).available("words"), TypeError, "words"),
     ]

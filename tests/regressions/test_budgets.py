@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -10,8 +9,6 @@ from helpers.calls import Calls, left
 from helpers.driving import SECOND, SteppedClock, one_loop
 
 from aiorate import Budget, Limiter, SlidingWindow, TokenBucket, WaitTooLong
-from aiorate.http import Feedback, Quota
-from aiorate.testing import ManualClock
 
 pytestmark = one_loop
 
@@ -79,22 +76,3 @@ async def test_zero_and_more_of_a_shared_dimension_keep_their_order(clock: Stepp
     await clock.run(5)
 
     assert {"a": 0, "b": SECOND, "c": SECOND, "d": 2 * SECOND} == calls.granted
-
-
-def told(*names: str) -> Feedback:
-    """Feedback with a quota of tokens for each name."""
-    return Feedback(200, quotas=tuple(Quota(name, 8000, 100, 59.0, full_at_reset=True, unit="tokens") for name in names))
-
-
-async def test_dimension_with_nearly_the_servers_name_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Headers say ``output_tokens``, so the dimension ``output`` ignored them with no warning."""
-    budget = Budget(requests="50/min", input="1000/s", output="1000/s", name="claude", clock=ManualClock())
-
-    with caplog.at_level(logging.WARNING, "aiorate"):
-        for _ in range(3):
-            budget.observe(told("input_tokens", "output_tokens"))
-
-    assert [record.name for record in caplog.records] == ["aiorate"] * 2
-    assert "'claude'" in caplog.text
-    assert "output_tokens" in caplog.text
-    assert "'output'" in caplog.text
