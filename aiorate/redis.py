@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Amounts
     from aiorate._schedulers.dimensions import Dimensions
     from aiorate._schedulers.token_bucket import TokenBucket
-    from aiorate._spec import RateSpec
     from aiorate._store.options import OneLimit
     from aiorate._tree.limit import Taken
 
@@ -153,11 +152,6 @@ class RedisLimiter(Limiter):
         """Raises RuntimeError: other processes share the limit and remember it. Use another name."""
         self._node.scheduler.reset(0)
 
-    def apply(self, spec: RateSpec | str) -> None:
-        super().apply(spec)
-        if not self._node.closed:
-            self._node.tree.run(self._session.reopen)
-
     async def aclose(self) -> None:
         """Close the limiter, and give back to the store what it had booked. Callers in the queue get `LimiterClosed`.
 
@@ -230,8 +224,6 @@ class RedisBudget(Budget):
         )
         key, pool, terms = f"aiorate:{name}", self._booked.pool, terms._replace(lease=0)
         self._session = StoreSession(client_or_url, key, self._node, pool, terms, self._refusals)
-        if shared is not None:
-            self._session.shared()
 
     def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
         self._booked = Booked(self._limits, self._late)

@@ -99,20 +99,19 @@ class Once:
         if over:
             self._node.expire(over)
 
-    def answered(self, answer: Answer) -> None:
-        """Refuse those that the answer to a question for them alone does not grant."""
-        self.refuse([request for request, run in zip(self._asked, answer.runs, strict=False) if not run[0]])
+    def end(self, answer: Answer | None) -> None:
+        """After an answer to a question for them alone, or to one for all in line, which granted none of them: None.
 
-    def end(self, whole: bool) -> None:
-        """Those in line for which there are slots use them within the slack, or are refused then.
-
-        If not, they are asked for again: they came after the question, or the process stood still. But of a question for all in line,
-        not ``whole``, that was the answer.
+        Those for which there are slots use them within the slack; and those that came after the question, or whose slots lapsed while
+        the process stood still, are asked for again.
         """
-        node, tree = self._node, self._node.tree
+        node, tree, asked = self._node, self._node.tree, self._asked
+        over = asked if answer is None else [request for request, run in zip(asked, answer.runs, strict=False) if not run[0]]
         for request in self._in_line():
             ticket, permits, since = request
+            if ticket.done():
+                continue
             if not self._pool.lacks(permits, node.now()):
                 tree.limit_wait(node, ticket, permits, node.read(), self._terms.slack, _Refusals(self._refusals, since - _SINCE))
-            elif not whole and request in self._asked:
+            elif request in over:
                 self.refuse([request])

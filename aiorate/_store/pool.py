@@ -84,7 +84,6 @@ class Pool(Scheduler):
         """Before that instant the store has nothing for the first in line; None: ask it."""
         self.answer_ns: int = _FIRST_ANSWER_NS
         """How long an answer of the store takes, as it was measured."""
-        self._use: tuple[int, int] = (-MOST_NS, 0)  # when the present measurement of use began, and with how many permits
         self.spent: int = 0
         """Permits granted in all."""
         self.refused: int = 0
@@ -144,11 +143,6 @@ class Pool(Scheduler):
         self._granted.clear()
         return self.hand.clear()
 
-    def drop(self, now: int) -> None:
-        """Have permits of a window come back to the store that have lapsed."""
-        if self.calendar is not None:
-            self._lose(self.hand.lapsed(now))
-
     def back(self, amounts: Sequence[int], since: int) -> None:
         """Have amounts that were granted since that instant come back to the store, unless they are slots of a rate."""
         if not self.unit and any(amounts):
@@ -157,8 +151,7 @@ class Pool(Scheduler):
     def put_back(self, runs: Sequence[Run], now: int) -> None:
         """Have what is left of these come back, but for slots that have lapsed: time that is over must not be booked once more."""
         for run in runs:
-            count = run.left if self.calendar is not None else run.left - run.lapsed(now)
-            self.back([of * count for of in run.amounts], run.due)
+            self.back([of * (run.left - run.lapsed(now)) for of in run.amounts], run.due)
 
     def give_up(self, tail: Run | None, now: int) -> int:
         """Have all in hand come back. Slots of a rate can only if nobody has asked since: returns how many of the last ones, ``tail``."""
@@ -180,21 +173,6 @@ class Pool(Scheduler):
     def usable(self, permits: int, now: int) -> int:
         """The number of slots in hand that are of use while the first in line asks for ``permits``."""
         return self.hand.count - self._lapsed((permits,) * len(self.parts), now)
-
-    def expected(self, lease: int, reading: int, first: int) -> int:
-        """How many permits the next lease will take, if use goes on as it did in the last one or two.
-
-        The measurement begins after the permits of the first question: a process that makes one request in a while takes nothing ahead.
-        """
-        since, before = self._use
-        age, used = reading - since, max(self.spent - before, 0)
-        if age >= 3 * lease:
-            age, used = 0, 0
-            self._use = reading, self.spent + first
-        elif age >= 2 * lease:
-            age, used = lease, used * lease // age
-            self._use = reading - lease, self.spent - used
-        return min(used * lease // max(age, lease), self.rate.permits_in(lease))
 
     def unanswered(self) -> None:
         """Nothing is on its way: call the link again when slots are wanted."""
@@ -320,8 +298,6 @@ class Pool(Scheduler):
             count = min(skip, run.left)
             if self.unit:
                 self.spilled += run.at(run.i + count) - run.due if run.left > count else self.parts[0].time_of(count)  # pyright: ignore[reportIncompatibleMethodOverride]
-            if self.calendar is not None:
-                self.back([of * count for of in run.amounts], run.due)
             self.hand.remove(count)
             skip -= count
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 MOST_NS = 10**19
 """317 years: the longest duration that a store can count."""
-_PORTION = 500  # slots, if a horizon has fewer: the loop wakes as many waiters before slots lapse
 
 
 class Part(NamedTuple):
@@ -46,12 +45,6 @@ class Part(NamedTuple):
     def time_of(self, permits: int) -> int:
         """How many ns so many permits take, rounded up."""
         return ceil_div(permits * self.rate.period_ns, self.rate.permits)
-
-
-def portion(parts: Sequence[Part], missing: int, first: int, horizon: int) -> tuple[int, tuple[int, ...]]:
-    """Single slots to ask for at once: as many as are missing, but no more than a horizon has, unless the ``first`` in line needs more."""
-    most = max(_PORTION, first, *[part.rate.permits_in(horizon) for part in parts])
-    return min(missing, most), (1,) * len(parts)
 
 
 class Level(NamedTuple):
