@@ -11,7 +11,7 @@ from aiorate._errors import EngineUnavailable
 from aiorate._events import Event
 from aiorate._loops.table import running_loop
 from aiorate._rate import NS_PER_SECOND, ns_to_seconds
-from aiorate._store.client import client_of, client_of_process
+from aiorate._store.client import client_of
 from aiorate._store.failures import Refusal, said, said_by_server
 from aiorate._store.once import Once
 from aiorate._store.script import FORM, pack, read_answer
@@ -149,7 +149,7 @@ class StoreSession(Talk):
         if self.client is not None and not self.client.here:
             self._forget()
         if self.client is None:
-            self.client = client_of_process(self._source) if self._node.tree.threads else client_of(self._source, self.key)
+            self.client = client_of(self._source, self.key, self._node.tree.threads)
             self._node.tree.add(self._node)
         self.client.wake(self)
 
