@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import trio
 
-from aiorate._loops.loop import GRAIN_NS, LONGEST_NS, call_back
+from aiorate._loops.loop import LONGEST_NS, call_back
 from aiorate._loops.turn import OneLoop
 from aiorate._rate import NS_PER_SECOND
 
@@ -31,7 +31,8 @@ _OVER = (trio.RunFinishedError, OSError)  # a run that ended; or that broke off,
 class TrioLoop(OneLoop):
     """One ``trio.run()``, by whose token it is known."""
 
-    __slots__ = ("_clock", "_ended", "native")
+    __slots__ = ("_clock", "_ended")
+    native: Token
 
     natives = Token
 
@@ -56,12 +57,9 @@ class TrioLoop(OneLoop):
 
     def __init__(self, native: Token, clock: Clock | None, precise: bool) -> None:  # trio's timers have no finer grain
         super().__init__(native, clock, precise)
-        self.native: Token = native
         self._ended: bool = False  # a run shows that it has ended only when something is posted to it
         self._clock = trio.lowlevel.current_clock()
-        self.monotonic: bool = False
-        self.steady: bool = clock is None and type(self._clock).__module__.startswith("trio._core")  # not a MockClock
-        self.grain: int = GRAIN_NS
+        self.steady = clock is None and type(self._clock).__module__.startswith("trio._core")  # not a MockClock
 
     @property
     def closed(self) -> bool:
@@ -109,9 +107,6 @@ class TrioLoop(OneLoop):
 
     def wake(self, signal: trio.Event, /) -> None:
         signal.set()
-
-    def owner(self) -> None:
-        return None
 
     def yield_once(self) -> Awaitable[object]:
         return trio.lowlevel.checkpoint()  # noqa: ASYNC105  # the caller awaits it

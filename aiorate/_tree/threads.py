@@ -16,9 +16,8 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from aiorate._loops.loop import GRAIN_NS, Loop, TimedClock
+from aiorate._loops.loop import MOST, Loop
 from aiorate._loops.table import loop_here, running_loop, starved_here
-from aiorate._loops.turn import MOST
 from aiorate._meter import COMPILED
 from aiorate._tree.deciding import LINGER_NS, decisions
 from aiorate._tree.limit import undo
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any, Concatenate, ParamSpec, TypeVar
 
-    from aiorate._loops.loop import Clock, Handle, ReadClock, Ticket
+    from aiorate._loops.loop import Clock, Handle, Ticket
     from aiorate._loops.turn import OneLoop
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer, Limit, Outcome, Source, Taken
@@ -231,28 +230,16 @@ def undo_request(ticket: ThreadTicket) -> None:
 class _Threads(Loop):
     """All loops and threads as one. It is never closed and never stands still."""
 
-    __slots__ = ("_process", "_timers", "grain", "manual", "monotonic", "read", "steady")
-
-    native = None
-    check = decisions.check
+    __slots__ = ()
+    closed = False
 
     def __init__(self, clock: Clock | None, precise: bool) -> None:
-        self.read: ReadClock = monotonic_ns if clock is None else clock.now
-        self.monotonic = clock is None
+        super().__init__(None, monotonic_ns, clock)
+        self.check = decisions.check
         # Several threads call, so a grab must be one step.
         self.steady = clock is None and COMPILED and getattr(sys, "_is_gil_enabled", lambda: True)()
-        self.grain = 0 if precise else GRAIN_NS
-        self._timers = None if clock is None or not isinstance(clock, TimedClock) else clock
-        self.manual = self._timers is not None
-        self._process = os.getpid()
-
-    @property
-    def closed(self) -> bool:
-        return False
-
-    @property
-    def forked(self) -> bool:
-        return self._process != os.getpid()
+        if precise:
+            self.grain = 0
 
     def post(self, callback: Callable[[], object]) -> None:
         decisions.hand(callback)
@@ -264,22 +251,14 @@ class _Threads(Loop):
             reading = monotonic_ns() + min(max(reading - self.read(), 0), LINGER_NS)  # nobody knows what that clock does meanwhile
         return decisions.call_at(reading, callback)
 
-    def yield_once(self) -> Awaitable[object]:
-        return self._here.yield_once()
-
     def starved(self) -> bool:
         """By real time: how long other tasks are kept waiting does not depend on virtual time. In a decision it is known of the caller."""
         return not self.manual and (decisions.here or starved_here())
 
     def turn(self) -> Awaitable[object]:
-        return self._here.turn()
-
-    def room(self, resuming: int, woken: int) -> int:
-        """A loop that stands still, and has yet to resume its own tasks, must not keep other loops from theirs."""
-        return MOST - woken
-
-    def ticket(self) -> Ticket:
-        raise RuntimeError("the thread that asks makes its ticket")
+        loop = loop_here()
+        assert loop is not None  # the one that is starved
+        return loop.turn()
 
     def wait(self, ticket: ThreadTicket, /) -> Awaitable[object]:
         loop = ticket.inbox.loop
@@ -288,23 +267,8 @@ class _Threads(Loop):
             ticket.signal, ticket.task = loop.signal(), loop.owner()
         return loop.wait(ticket.signal)
 
-    def signal(self) -> Any:
-        return self._here.signal()
-
-    def wake(self, signal: Any, /) -> None:
-        self._here.wake(signal)
-
     def leave(self, ticket: ThreadTicket, /) -> None:
         ticket.leave()
-
-    def owner(self) -> None:
-        return None
-
-    @property
-    def _here(self) -> Loop:
-        loop = loop_here()
-        assert loop is not None  # or nobody could await what it returns
-        return loop
 
 
 class ThreadTree(Tree):
