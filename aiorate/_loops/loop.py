@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from asyncio import InvalidStateError
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -78,6 +79,27 @@ class Ticket(Protocol):
     def set_result(self, outcome: Any, /) -> None:
         """Decide it, and let its owner go on."""
         ...
+
+
+class OutcomeTicket:
+    """A ticket that holds the outcome itself, while its owner awaits something else."""
+
+    __slots__ = ("outcome", "task")
+
+    def __init__(self) -> None:
+        self.outcome: Any = None
+        self.task: Any = None  # its owner, where others can see whether it is being cancelled
+
+    def done(self) -> bool:
+        return self.outcome is not None
+
+    def cancelled(self) -> bool:
+        return self.outcome is None and self.task is not None and self.task.cancelling() > 0
+
+    def result(self) -> Any:
+        if self.outcome is None:
+            raise InvalidStateError
+        return self.outcome
 
 
 class Decider(Protocol):

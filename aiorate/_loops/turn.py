@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,7 +14,7 @@ from aiorate._meter import FAR
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from aiorate._loops.loop import Clock, ReadClock
 
@@ -106,7 +106,7 @@ class _Turn:
 class OneLoop(Loop):
     """What the loops of all families have in common: whether they turn."""
 
-    __slots__ = ("_turn",)
+    __slots__ = ("_handed", "_posted", "_turn")
 
     natives: ClassVar[type]
     """The class of the loops themselves."""
@@ -130,6 +130,8 @@ class OneLoop(Loop):
         time = self.own_time(native)
         super().__init__(native, time, clock)
         self._turn = _Turn.of(native, monotonic_ns if self.read is monotonic_ns else time)
+        self._handed: deque[Callable[[], object]] = deque()
+        self._posted = False
 
     @property
     def ended(self) -> bool:
@@ -151,6 +153,26 @@ class OneLoop(Loop):
     def owner(self) -> asyncio.Task[Any] | None:
         """The task that runs here, if any thread can see whether it is being cancelled; otherwise None."""
         return None
+
+    def hand(self, call: Callable[[], object]) -> bool:
+        """Have `deliver` make the call. Any thread may ask. Returns whether that has to be posted: however many calls there are, once."""
+        self._handed.append(call)
+        if self._posted:
+            return False
+        self._posted = True
+        return True
+
+    def deliver(self) -> None:
+        """Make the calls, in the loop."""
+        self._posted = False  # before the queue is read: hand() reads this flag only after it has added its call
+        for _ in range(MOST):
+            try:
+                call = self._handed.popleft()
+            except IndexError:
+                return
+            call()
+        self._posted = True
+        self.post(self.deliver)
 
     def starved(self) -> bool:
         now = self.read()
