@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class AsyncioLoop(OneLoop):
     """An asyncio event loop, uvloop's included."""
 
-    __slots__ = ("_kernel", "_rounds_up", "native")
+    __slots__ = ("_kernel", "_rounds_up")
+    native: asyncio.AbstractEventLoop
 
     natives = asyncio.AbstractEventLoop
 
@@ -44,16 +45,14 @@ class AsyncioLoop(OneLoop):
 
     def __init__(self, native: asyncio.AbstractEventLoop, clock: Clock | None, precise: bool) -> None:
         super().__init__(native, clock, precise)
-        self.native: asyncio.AbstractEventLoop = native
         self._rounds_up = _is_uvloop(native)
-        self.monotonic: bool = self.read is monotonic_ns
-        self.steady: bool = self.monotonic
+        self.steady = self.monotonic
         self._kernel: KernelTimers | None = None
         if precise and self.monotonic:
             from aiorate._loops.kernel_timer import KernelTimers
 
             self._kernel = KernelTimers.of(native)
-        self.grain: int = GRAIN_NS if self._kernel is None else 0
+            self.grain = GRAIN_NS if self._kernel is None else 0
 
     @property
     def running(self) -> bool:

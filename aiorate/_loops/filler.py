@@ -14,7 +14,7 @@ import asyncio
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
-from aiorate._loops.loop import Waker
+from aiorate._loops.loop import OutcomeTicket, Waker
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -56,27 +56,18 @@ class _Waiters(list["asyncio.Future[bool]"]):
         """It goes on, or was cancelled."""
 
 
-class FillerTicket:
+class FillerTicket(OutcomeTicket):
     """A ticket whose owner waits until it is notified."""
 
-    __slots__ = ("filler", "outcome", "task", "waiter")
+    __slots__ = ("filler", "waiter")
 
     def __init__(self) -> None:
-        self.outcome: Any = None
+        super().__init__()
         self.filler: Filler | None = None  # while its owner is still to be notified
         self.waiter: asyncio.Future[bool] | None = None
-        self.task: asyncio.Task[Any] | None = None
 
     def done(self) -> bool:
         return self.cancelled() if self.outcome is None else self.filler is None
-
-    def cancelled(self) -> bool:
-        return self.outcome is None and self.task is not None and self.task.cancelling() > 0
-
-    def result(self) -> Any:
-        if self.outcome is None:
-            raise asyncio.InvalidStateError
-        return self.outcome
 
     def set_result(self, outcome: Any, /) -> None:
         self.outcome = outcome

@@ -8,17 +8,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from asyncio import InvalidStateError
-from collections import deque
 from contextlib import suppress
 from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from aiorate._loops.loop import GRAIN_NS, Loop, TimedClock
+from aiorate._loops.loop import Loop, OutcomeTicket
 from aiorate._loops.table import loop_here, running_loop, starved_here
-from aiorate._loops.turn import MOST
 from aiorate._meter import COMPILED
 from aiorate._tree.deciding import LINGER_NS, decisions
 from aiorate._tree.limit import undo
@@ -26,11 +23,10 @@ from aiorate._tree.refusals import Refusals
 from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Awaitable, Callable
     from typing import Any, Concatenate, ParamSpec, TypeVar
 
-    from aiorate._loops.loop import Clock, Handle, ReadClock, Ticket
+    from aiorate._loops.loop import Clock, Handle, Ticket
     from aiorate._loops.turn import OneLoop
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer, Limit, Outcome, Source, Taken
@@ -49,136 +45,84 @@ _ONE = 1  # compared by identity
 # --- Waiters of any thread
 
 
-class ThreadTicket:
+class ThreadTicket(OutcomeTicket):
     """A request of any thread. It has the outcome as soon as that is decided; its owner is woken later.
 
     Whatever becomes of it, `undo_request` undoes it: its owner was cancelled or interrupted, or its loop was closed.
     """
 
-    __slots__ = ("gone", "inbox", "limit", "outcome", "permits", "signal", "taken", "task", "tree")
+    __slots__ = ("gone", "limit", "loop", "permits", "signal", "taken", "tree")
 
-    def __init__(self, tree: ThreadTree, limit: Limit, permits: Permits) -> None:
+    def __init__(self, tree: ThreadTree, limit: Limit, permits: Permits, loop: OneLoop | None = None) -> None:
+        self.outcome = self.task = None  # as its base does, without a call
         self.tree: ThreadTree = tree
         self.limit: Limit = limit
         self.permits: Permits = permits
-        self.inbox: _Inbox = _blocking
-        self.signal: Any = None  # made by its owner, to wait for
-        self.task: asyncio.Task[Any] | None = None
-        self.outcome: Outcome | None = None
+        self.loop: OneLoop | None = loop  # of its owner; None: a thread without one
+        self.signal: Any = None  # made by its owner, to wait for; a lock in a thread without a loop
         self.taken: Taken | None = None  # at once: (), if it had to wait; None: it was not decided, or was undone
         self.gone: bool = False  # whether its owner waits no longer
 
     def done(self) -> bool:
         return self.gone or self.outcome is not None
 
-    def cancelled(self) -> bool:
-        return self.outcome is None and self.task is not None and self.task.cancelling() > 0
-
-    def result(self) -> Outcome:
-        if self.outcome is None:
-            raise InvalidStateError
-        return self.outcome
-
     def set_result(self, outcome: Outcome, /) -> None:
         self.outcome = outcome
         if isinstance(outcome, BaseException):
             waiters.remove(self)  # there is nothing to undo
-        self.inbox.decided(self)
+        if self.loop is None:
+            self._wake()
+        elif self.loop.hand(self._wake):
+            decisions.after.append(partial(_deliver, self.loop))
+
+    def _wake(self) -> None:
+        signal = self.signal
+        if signal is None:  # its owner does not wait yet, or has gone on already
+            return
+        if self.loop is None:
+            signal.release()
+        else:
+            self.loop.wake(signal)
 
     def leave(self) -> None:
         """Its owner goes on. The line may keep the ticket for a while, but must keep nothing else."""
         self.gone, self.task, self.signal = True, None, None
 
 
-class _Inbox:
-    """The waiters of one event loop, or of the threads without one. However many are decided at once, the loop is called back once."""
-
-    __slots__ = ("_decided", "_posted", "loop", "tickets")
-
-    def __init__(self, loop: OneLoop | None) -> None:
-        self.loop: OneLoop | None = loop
-        self.tickets: dict[ThreadTicket, None] = {}  # that are not undone, and whose owners have not gone on
-        self._decided: deque[ThreadTicket] = deque()
-        self._posted = False
-
-    def decided(self, ticket: ThreadTicket) -> None:
-        """Have its owner woken."""
-        if self.loop is None:
-            if ticket.signal is not None:  # a lock, for which its owner waits
-                ticket.signal.release()
-            return
-        self._decided.append(ticket)
-        if not self._posted:  # see _deliver(): what it misses is posted again
-            self._posted = True
-            decisions.after.append(self._post)
-
-    def _post(self) -> None:
-        assert self.loop is not None
-        try:
-            self.loop.post(self._deliver)
-        except (RuntimeError, OSError):  # the loop is closed
-            decisions.post(waiters.clear_closed)
-
-    def _deliver(self) -> None:
-        """Wake the owners, in the loop."""
-        assert self.loop is not None
-        self._posted = False  # before the queue is read: a decision reads this flag only after it has added its ticket
-        for _ in range(MOST):
-            try:
-                signal = self._decided.popleft().signal
-            except IndexError:
-                return
-            if signal is not None:  # else its owner does not wait yet, or has gone on already
-                self.loop.wake(signal)
-        self._posted = True
-        self._post()
-
-
-class _Here(threading.local):
-    inbox: _Inbox | None = None
-
-
-_here = _Here()
-_blocking = _Inbox(None)
-
-
-def _inbox_here() -> _Inbox:
-    loop, inbox = loop_here(), _here.inbox
-    if loop is None:
-        return _blocking
-    if inbox is None or inbox.loop is not loop:
-        inbox = _here.inbox = _Inbox(loop)
-    return inbox
+def _deliver(loop: OneLoop) -> None:
+    try:
+        loop.post(loop.deliver)
+    except (RuntimeError, OSError):  # it is closed
+        decisions.post(waiters.clear_closed)
 
 
 class _Waiters:
-    """All of them. Changed in decisions."""
+    """The tickets that are not undone, and whose owners have not gone on. Changed in decisions."""
 
-    __slots__ = ("_cleared", "_inboxes", "_watched")
+    __slots__ = ("_cleared", "_tickets", "_watched")
 
     def __init__(self) -> None:
-        self._inboxes: dict[_Inbox, None] = {}  # of those with tickets
+        self._tickets: dict[OneLoop | None, dict[ThreadTicket, None]] = {}
         self._cleared = 0  # when closed loops were looked for
         self._watched = False  # whether they are looked for in a second
 
     def add(self, ticket: ThreadTicket) -> None:
         """Its owner waits from now on."""
-        ticket.inbox.tickets[ticket] = None
-        self._inboxes[ticket.inbox] = None
+        self._tickets.setdefault(ticket.loop, {})[ticket] = None
         self._watch()
 
     def remove(self, ticket: ThreadTicket) -> bool:
         """Its owner no longer waits. False if it was removed before."""
-        tickets = ticket.inbox.tickets
-        if ticket not in tickets:
+        tickets = self._tickets.get(ticket.loop)
+        if tickets is None or ticket not in tickets:
             return False
         del tickets[ticket]
         if not tickets:
-            del self._inboxes[ticket.inbox]
+            del self._tickets[ticket.loop]
         return True
 
     def _watch(self) -> None:
-        if self._inboxes and not self._watched:
+        if self._tickets and not self._watched:
             decisions.call_at(monotonic_ns() + LINGER_NS, self._look_after)
             self._watched = True
 
@@ -189,25 +133,21 @@ class _Waiters:
 
     def clear_closed(self) -> bool:
         """Have the requests of closed loops leave the lines. True if there were any."""
-        if len(self._inboxes) > _FEW:
+        if len(self._tickets) > _FEW:
             now = monotonic_ns()
             if now - self._cleared < _APART_NS:
                 return False
             self._cleared = now
-        closed = [inbox for inbox in self._inboxes if inbox.loop is not None and inbox.loop.ended]
-        lost = [ticket for inbox in closed for ticket in inbox.tickets if not ticket.gone]
+        closed = [tickets for loop, tickets in self._tickets.items() if loop is not None and loop.ended]
+        lost = [ticket for tickets in closed for ticket in tickets if not ticket.gone]
         for ticket in lost:
             ticket.leave()  # all of them, before anything is granted: none may be granted to a ticket that has yet to leave
         for ticket in lost:
             undo_request(ticket)
         return bool(lost)
 
-    def begin_again(self) -> None:
-        """In a child process, after a fork."""
-        for inbox in self._inboxes:
-            inbox.tickets.clear()
-        self._inboxes.clear()
-        self._watched = False
+    begin_again = __init__
+    """In a child process, after a fork."""
 
 
 waiters = _Waiters()
@@ -231,28 +171,16 @@ def undo_request(ticket: ThreadTicket) -> None:
 class _Threads(Loop):
     """All loops and threads as one. It is never closed and never stands still."""
 
-    __slots__ = ("_process", "_timers", "grain", "manual", "monotonic", "read", "steady")
-
-    native = None
-    check = decisions.check
+    __slots__ = ()
+    closed = False
 
     def __init__(self, clock: Clock | None, precise: bool) -> None:
-        self.read: ReadClock = monotonic_ns if clock is None else clock.now
-        self.monotonic = clock is None
+        super().__init__(None, monotonic_ns, clock)
+        self.check = decisions.check
         # Several threads call, so a grab must be one step.
         self.steady = clock is None and COMPILED and getattr(sys, "_is_gil_enabled", lambda: True)()
-        self.grain = 0 if precise else GRAIN_NS
-        self._timers = None if clock is None or not isinstance(clock, TimedClock) else clock
-        self.manual = self._timers is not None
-        self._process = os.getpid()
-
-    @property
-    def closed(self) -> bool:
-        return False
-
-    @property
-    def forked(self) -> bool:
-        return self._process != os.getpid()
+        if precise:
+            self.grain = 0
 
     def post(self, callback: Callable[[], object]) -> None:
         decisions.hand(callback)
@@ -264,47 +192,24 @@ class _Threads(Loop):
             reading = monotonic_ns() + min(max(reading - self.read(), 0), LINGER_NS)  # nobody knows what that clock does meanwhile
         return decisions.call_at(reading, callback)
 
-    def yield_once(self) -> Awaitable[object]:
-        return self._here.yield_once()
-
     def starved(self) -> bool:
         """By real time: how long other tasks are kept waiting does not depend on virtual time. In a decision it is known of the caller."""
         return not self.manual and (decisions.here or starved_here())
 
     def turn(self) -> Awaitable[object]:
-        return self._here.turn()
-
-    def room(self, resuming: int, woken: int) -> int:
-        """A loop that stands still, and has yet to resume its own tasks, must not keep other loops from theirs."""
-        return MOST - woken
-
-    def ticket(self) -> Ticket:
-        raise RuntimeError("the thread that asks makes its ticket")
+        loop = loop_here()
+        assert loop is not None  # the one that is starved
+        return loop.turn()
 
     def wait(self, ticket: ThreadTicket, /) -> Awaitable[object]:
-        loop = ticket.inbox.loop
+        loop = ticket.loop
         assert loop is not None  # or nobody could await what it returns
         if ticket.signal is None:
             ticket.signal, ticket.task = loop.signal(), loop.owner()
         return loop.wait(ticket.signal)
 
-    def signal(self) -> Any:
-        return self._here.signal()
-
-    def wake(self, signal: Any, /) -> None:
-        self._here.wake(signal)
-
     def leave(self, ticket: ThreadTicket, /) -> None:
         ticket.leave()
-
-    def owner(self) -> None:
-        return None
-
-    @property
-    def _here(self) -> Loop:
-        loop = loop_here()
-        assert loop is not None  # or nobody could await what it returns
-        return loop
 
 
 class ThreadTree(Tree):
@@ -352,8 +257,7 @@ class ThreadTree(Tree):
         assert self.loop is not None
         if running_loop() is None:  # a coroutine that is driven by hand: it must not wait
             return decisions.run(self.request, limit, permits, most_ns, most, refusals, since, True)
-        ticket = ThreadTicket(self, limit, permits)
-        ticket.inbox = _inbox_here()
+        ticket = ThreadTicket(self, limit, permits, loop_here())
         return self._decide(_ask, ticket, most_ns, most, refusals, since, turned or self.loop.manual or not starved_here())
 
     def _decide(self, call: Callable[Concatenate[ThreadTicket, P], T], ticket: ThreadTicket, *args: P.args, **options: P.kwargs) -> T:
