@@ -240,9 +240,9 @@ class RateLimitMiddleware:
             if not entered:
                 self._count(limiter)
         elif entered:
-            send = _telling(send, limiter, self._limiter.name or "default")
+            send = _telling(send, limiter, self._name_of(limiter, key))
         else:
-            await self._refuse(scope, send, limiter._node.tree.run(_standing, limiter, self._limiter.name or "default"))
+            await self._refuse(scope, send, limiter._node.tree.run(_standing, limiter, self._name_of(limiter, key)))
             return
         try:
             await self.app(scope, receive, send)
@@ -263,6 +263,10 @@ class RateLimitMiddleware:
         if scope.get("method") == "HEAD":  # in capitals: "head" is another method, whose answer has a body (RFC 9110, section 9.1)
             body = b""
         await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    def _name_of(self, limiter: Limiter, key: Hashable) -> str:
+        own = limiter.name  # may have the key in it, as limiters of a store need, and a key may be secret
+        return self._limiter.name or (own if own and isinstance(key, str) and key not in own else "default")
 
     def _count(self, limiter: Limiter | None) -> None:
         self.would_refuse += 1

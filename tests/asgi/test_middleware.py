@@ -43,7 +43,7 @@ async def test_requests_beyond_the_burst_are_refused() -> None:
 
 async def test_a_route_tells_the_same_headers() -> None:
     limiter = bucket(1, name="secret")
-    app = RateLimitMiddleware(ok, limiter)
+    app = RateLimitMiddleware(ok, KeyedLimiter(lambda client: limiter))
     for refused in (False, True):
         sent = (await ask(app)).headers
         told = {name.lower(): value for name, value in rate_limit_headers(limiter, "secret", refused=refused).items()}
@@ -185,9 +185,14 @@ async def test_paused_and_stopped_limiters_tell_when_to_come_back() -> None:
 
 async def test_names_of_keys_are_not_sent() -> None:
     """A limit of a store has the key in its name, and a key may be secret, whether it is text or not."""
-    for name, told in ((None, "default"), ("users", "users")):
-        limiters = KeyedLimiter(lambda key: bucket(name=f"{key[0]}:{key[1]}"), name=name)
-        app = RateLimitMiddleware(ok, limiters, key=lambda scope: ("token", "s3cret"))
+    keys: list[tuple[Any, str, str | None, str]] = [
+        ("s3cret", "token s3cret", None, "default"),
+        ("s3cret", "basic", None, "basic"),
+        (("token", "s3cret"), "token:s3cret", None, "default"),
+        (("token", "s3cret"), "token:s3cret", "users", "users"),
+    ]
+    for key, own, name, told in keys:
+        app = RateLimitMiddleware(ok, KeyedLimiter(lambda key, own=own: bucket(name=own), name=name), key=lambda scope, key=key: key)
 
         assert f'"{told}";q=2;w=120' == (await ask(app)).headers["ratelimit-policy"]
 
