@@ -12,21 +12,16 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from aiorate._errors import EngineUnavailable
-from aiorate._meter import PureMeter
 from aiorate._store.file import Busy, Record
-from aiorate._store.pool import Pool
 from aiorate._store.script import numbers_of
 from aiorate._store.slots import Level, Run
 from aiorate._store.talk import FLUSH_NS, MS, US, Talk
 from aiorate._store.twin import Answering, take_now
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from aiorate._meter import Meter
-    from aiorate._schedulers.amounts import Permits
     from aiorate._store.file import StoreFile, Value
-    from aiorate._store.slots import Part
+    from aiorate._store.pool import Pool
+    from aiorate._store.script import Answer
     from aiorate._store.talk import Runs
     from aiorate._tree.node import Node
 
@@ -34,55 +29,12 @@ if TYPE_CHECKING:
 SLACK_NS = 10 * MS
 """How late a slot may be used, if there is no longer lease."""
 _HORIZON_NS = 20 * MS
-_ONE = 1  # compared by identity
-
-
-class FilePool(Pool):
-    """Takes slots of a rate back, too. A signal handler that asks in the middle of another request gets none."""
-
-    __slots__ = ("deciding",)
-
-    def __init__(self, parts: Sequence[Part], unit: bool, late: int) -> None:
-        super().__init__(parts, unit, late)
-        self.deciding: bool = False
-        """Whether it is in the middle of a request."""
-
-    @property
-    def _meter(self) -> Meter | None:
-        """One that has nothing, unless there is a lease: a grab that fails would ask the file once more."""
-        return PureMeter() if self._late <= SLACK_NS else None
-
-    def take(self, permits: Permits, now: int, since: int | None = None) -> int:
-        if self.deciding:
-            return now + 1
-        self.deciding = True
-        try:
-            if permits is _ONE and self.unit:  # in half of the time
-                runs = self.hand.runs
-                if not runs:
-                    self._refuse(1, now)
-                if not runs:
-                    return self._look_again(now)
-                if runs[0].due > now:
-                    return runs[0].due
-            return Pool.take(self, permits, now, since)
-        finally:
-            self.deciding = False
-
-    def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
-        deciding, self.deciding = self.deciding, True
-        try:
-            super().give_back(permits, now, taken)
-        finally:
-            self.deciding = deciding
-        if taken is None and self.unit and isinstance(permits, int):  # a refund
-            self.correct([-permits] * len(self.parts), now)
 
 
 class FileSession(Talk):
     """Fills the pool of a node from the record of that ``name``. ``lease`` is in ns."""
 
-    def __init__(self, file: StoreFile, name: str, kind: str, node: Node, pool: FilePool, lease: int) -> None:
+    def __init__(self, file: StoreFile, name: str, kind: str, node: Node, pool: Pool, lease: int) -> None:
         self._file, self._record = file, Record(name, kind, len(pool.parts), pool.calendar is not None)
         super().__init__(node, pool, _HORIZON_NS, lease, SLACK_NS)
         pool.answer_ns = 0
@@ -132,12 +84,13 @@ class FileSession(Talk):
         sent = self._sent
         assert sent is not None
 
-        def decide(kept: Value | None, at: float) -> tuple[Answering, Value | None, float]:
+        def decide(kept: Value | None, at: float) -> tuple[Answer, Value | None, float]:
             found = Answering(at, numbers, kept, record.told, gone > 0 and kept == record.told)
-            return found, tuple(found.value) if found.changes else None, found.keep
+            answer = found.answer
+            return answer, tuple(answer.numbers) if found.changes else None, found.keep
 
         try:
-            answering = self._file.ask(record, asked, decide, patient=not node.line.is_waited_in)
+            answer = self._file.ask(record, asked, decide, patient=not node.line.is_waited_in)
         except Busy as busy:
             self._unanswered(nothing=True)
             pool.look_at = node.now() + busy.again
@@ -148,8 +101,9 @@ class FileSession(Talk):
             self._unanswered(nothing=True)
             raise
         self._sent = None
-        self._book(answering.answer, sent, now if sent.whole else now + ceil((answering.now - asked) * US))
-        self._follow(answering.hush)
+        _, at, hush, *_ = answer.numbers
+        self._book(answer, sent, now if sent.whole else now + ceil((at - asked) * US))
+        self._follow(hush)
         if node.held_at is not None and node.line.is_waited_in:  # it was looking, and cannot have seen the pause
             self.held_up()
         self._tidy_later()
@@ -221,8 +175,3 @@ class FileSession(Talk):
 
     def moved(self) -> None:
         self._no_timer()
-
-    def forked(self) -> None:
-        super().forked()
-        assert isinstance(self._pool, FilePool)
-        self._pool.deciding = False

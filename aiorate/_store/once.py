@@ -111,7 +111,8 @@ class Once:
             ticket, permits, since = request
             if ticket.done():
                 continue
-            if not self._pool.lacks(permits, node.now()):
-                tree.limit_wait(node, ticket, permits, node.read(), self._terms.slack, _Refusals(self._refusals, since - _SINCE))
-            elif request in over:
+            lacks = self._pool.lacks(permits, node.now())
+            if request in over and (lacks or answer is not None):
                 self.refuse([request])
+            elif not lacks:
+                tree.limit_wait(node, ticket, permits, node.read(), self._terms.slack, _Refusals(self._refusals, since - _SINCE))

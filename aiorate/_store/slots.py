@@ -189,7 +189,7 @@ class Hand:
         """When the last slot is due."""
         return max([run.at(run.n - 1) for run in self.runs], default=0)
 
-    def due(self, need: Sequence[int], skip: int, now: int) -> tuple[int, Run | None]:
+    def due(self, need: Sequence[int], skip: int) -> tuple[int, Run | None]:
         """When the next slots after ``skip`` others have these amounts, and the last run of these; None: there are not enough."""
         runs = self.runs
         if not skip and runs and runs[0].amounts == need:  # as most are
@@ -226,11 +226,11 @@ def _due(run: Run) -> int:
 
 
 def check_memory(call: str, rate: Rate, burst: int) -> None:
-    """Raise ValueError unless a store can count how long that burst takes to come back."""
+    """Raise ValueError unless a store can count how long that burst, or debt, takes to come back."""
     if burst * rate.period_ns > MOST_NS * rate.permits:
         most = MOST_NS * rate.permits // rate.period_ns
-        wanted = f"a burst of at most {most}" if most else "a faster rate"
-        raise ValueError(f"{call}: at {rate} a burst of {burst} takes longer than 317 years to come back. Give {wanted}.")
+        allowed = f"At most {most} do not" if most else "A faster rate would not"
+        raise ValueError(f"{call}: at {rate} that takes longer than 317 years to come back. {allowed}.")
 
 
 def check_pause(ns: int) -> None:

@@ -148,4 +148,5 @@ class Agenda:
         for limit in over:
             limit.look_from_top()
         for limit, requests in over.items():
-            limit.expire([request for request in requests if self._waits(request[0])])
+            # A store gives a request a nearer deadline, too.
+            limit.expire([*{request[0]: request for request in requests if self._waits(request[0])}.values()])
