@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from aiorate._errors import EngineUnavailable
 from aiorate._store.file import Busy, Record
-from aiorate._store.script import numbers_of
 from aiorate._store.slots import Level, Run
 from aiorate._store.talk import FLUSH_NS, MS, US, Talk
 from aiorate._store.twin import Answering, take_now
@@ -80,7 +79,7 @@ class FileSession(Talk):
     def _ask(self, now: int, runs: Runs, within: float = -1.0, gone: int = 0) -> None:
         """Ask for these, and tell what is untold; see `Talk._ask_for`. Raises EngineUnavailable."""
         pool, node, record, asked = self._pool, self._node, self._record, self._unix(now)
-        numbers = numbers_of(*self._ask_for(runs, within, asked - record.heard, int(asked * US), gone))
+        numbers = self._ask_for(runs, within, asked - record.heard, int(asked * US), gone)
         sent = self._sent
         assert sent is not None
 

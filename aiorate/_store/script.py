@@ -301,9 +301,8 @@ def numbers_of(question: Question, limits: Sequence[Sequence[float]], runs: Sequ
     return numbers
 
 
-def pack(question: Question, limits: Sequence[Sequence[float]], runs: Sequence[tuple[int, Sequence[float]]]) -> bytes:
+def pack(numbers: Sequence[float]) -> bytes:
     """The first argument of the script."""
-    numbers = numbers_of(question, limits, runs)
     return pack_numbers(f"<{len(numbers)}d", *numbers)
 
 

@@ -13,33 +13,58 @@ from aiorate._loops.table import running_loop
 from aiorate._rate import NS_PER_SECOND, ns_to_seconds
 from aiorate._store.client import client_of
 from aiorate._store.failures import Refusal, said, said_by_server
-from aiorate._store.once import Once
-from aiorate._store.script import FORM, pack, read_answer
+from aiorate._store.script import FORM, MOST_RUNS, pack, read_answer
 from aiorate._store.talk import FLUSH_NS, US, Sent, Talk
 from aiorate._store.twin import Local
+from aiorate._tree.questions import above_on_demand, wait_for
+from aiorate._tree.refusals import Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiorate._errors import LimiterClosed, WaitTooLong
+    from aiorate._schedulers.amounts import Permits
     from aiorate._store.client import StoreClient
     from aiorate._store.options import Terms
     from aiorate._store.pool import Pool
+    from aiorate._store.script import Answer
     from aiorate._store.store import Asked
     from aiorate._store.talk import Runs
+    from aiorate._tree.limit import Limit, Taken
+    from aiorate._tree.line import Request
     from aiorate._tree.node import Node
-    from aiorate._tree.refusals import Refusals
 
 
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
 _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
+_ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
+_SINCE = 1 << 190  # since when they stand in line, and the ns that they may wait: later than any instant
 _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
 _LATEST_UNIX_NS = 10**19  # the year 2286
+
+
+class _Once(Refusals):
+    """The errors of others, for a request that asks once, with the ns that it may wait."""
+
+    __slots__ = ("_limit", "_of")
+
+    def __init__(self, of: Refusals, limit: int) -> None:
+        self._of, self._limit = of, limit
+
+    def closed(self, node: Limit) -> LimiterClosed:
+        return self._of.closed(node)
+
+    def too_long(self, permits: Permits, limit: int, wait: int | None) -> WaitTooLong:
+        return self._of.too_long(permits, self._limit, wait)
+
+    overdue = too_long  # type: ignore[assignment]  # the names of its arguments differ
 
 
 class StoreSession(Talk):
     """Between a limit and the client that asks the store. Slots are asked for once half of those that came last are gone.
 
-    In an outage nothing happens within the grace, and then the policy decides.
+    In an outage nothing happens within the grace, and then the policy decides. A request that may wait for less than an answer takes asks
+    once: it stands in line for one answer, which grants or refuses it.
     """
 
     def __init__(self, source: object, key: str, node: Node, pool: Pool, terms: Terms, refusals: Refusals) -> None:
@@ -47,9 +72,7 @@ class StoreSession(Talk):
         """Of the store."""
         self.client: StoreClient | None = None
         """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
-        self.once: Once = Once(node, pool, terms, refusals, self._may_ask)
-        """Requests that ask once."""
-        self._source, self._terms = source, terms
+        self._source, self._terms, self._refusals = source, terms, refusals
         self._told: str = ""  # the value of the key when the store answered last, ...
         self._told_at: int = 0  # ... and the reading then
         self._clock: int | None = None  # what the store's clock is ahead of readings; None: it has not said
@@ -59,6 +82,8 @@ class StoreSession(Talk):
         self._cause: BaseException | None = None  # of the last one
         self._local: Local | None = None  # the store meanwhile, by the policy "local"
         self._wanted_at: int = 0  # the reading when slots were wanted last
+        self._once: bool = False  # whether there may be requests in line that ask once
+        self._asked: list[Request] = []  # those that were in line when the store was asked last
         super().__init__(node, pool, terms.horizon, terms.lease, terms.slack)
 
     @property
@@ -89,7 +114,7 @@ class StoreSession(Talk):
         if runs:
             sent = Sent(self._node.read(), self._node.now(), runs, local.parts, within >= 0)
             self._book(local.ask(self._question(runs, within, 0.0), runs, sent.at), sent, sent.now)
-        self.once.end(None)
+        self._end(None)
 
     def corrected(self, at_once: bool) -> None:
         """The store has something to hear: permits that were used without slots, or that come back."""
@@ -108,7 +133,7 @@ class StoreSession(Talk):
 
     def pausing(self, ns: int) -> None:
         super().pausing(ns)
-        self.once.refuse()
+        self._refuse()
 
     def moved(self) -> None:
         """The event loop is gone, or another one is used, which may have asked already."""
@@ -123,7 +148,7 @@ class StoreSession(Talk):
         """No client asks any more."""
         self._no_timer()
         self._unanswered()
-        self.once.refuse()
+        self._refuse()
         self.client = None
         self._pool.unanswered()
 
@@ -133,12 +158,6 @@ class StoreSession(Talk):
     def _open(self) -> bool:
         """Whether the store may be asked from here: not for try_acquire() and delay() outside a loop."""
         return not self._node.closed and (self._node.tree.threads or running_loop() is not None)
-
-    def _may_ask(self) -> bool:
-        """Whether an answer is to be expected. Permits may have come back since the latest one, if that is no longer fresh."""
-        if self._told_at < self._node.read() - _FRESH_NS:
-            self._pool.levels = [None] * len(self._pool.parts)
-        return self._open and (self._lost_at is None or self._degraded)
 
     def _tell(self, gone: int = 0) -> None:
         if self._open:
@@ -171,8 +190,10 @@ class StoreSession(Talk):
     def _wants(self) -> tuple[Runs, float]:
         """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""
         pool = self._pool
-        if once := self.once.first():
-            needs = [pool.need(permits) for permits in once]
+        self._asked = self._in_line()[:MOST_RUNS]
+        first = self._node.first() if self._asked else None
+        if isinstance(first, tuple) and first[2] >= _SINCE and not self._lease:  # nobody waits before them
+            needs = [pool.need(permits) for _, permits, _ in self._asked]
             return [(need[0], (1,) * len(pool.parts)) if pool.unit else (1, need) for need in needs], self._slack / US
         return ([] if self._enough(self._node.now()) else self._lack()), -1.0
 
@@ -194,7 +215,7 @@ class StoreSession(Talk):
             unix = (calendar.origin if self._clock is None else self._clock) + reading
             unix = min(max(unix, 3 * calendar.rate.period_ns), _LATEST_UNIX_NS)
         asked = self._ask_for(runs, within, (reading - self._told_at) / US, unix, 0 if any(self._pool.corrections) else gone)
-        return self.key.encode(), [pack(*asked), self._told or f"{FORM} {self._terms.kind}"]  # whatever encoding the client has
+        return self.key.encode(), [pack(asked), self._told or f"{FORM} {self._terms.kind}"]  # whatever encoding the client has
 
     def _nothing_to_ask(self) -> None:
         pool, node = self._pool, self._node
@@ -206,7 +227,7 @@ class StoreSession(Talk):
         first = self._first()
         if first and pool.lacks(first, node.now()):
             node.changed()  # nothing is on its way that would wake it
-        self.once.refuse()
+        self._refuse()
 
     # What the client hears.
 
@@ -242,14 +263,12 @@ class StoreSession(Talk):
         self._restored()
         if self._news:
             self._tell()
-        if sent.closed:
-            pool.clear()
-        elif not node.closed:  # else the next question returns these slots
+        if not node.closed:  # else the next question returns these slots
             self._follow(answer.numbers[2])
             node.changed()
             if not pool.unit and pool.hand.count:
                 self._later(FLUSH_NS)
-            self.once.end(answer if sent.whole else None)
+            self._end(answer if sent.whole else None)
 
     def unreachable(self, cause: BaseException, silent: float | None) -> None:
         """The store did not answer, and had not for ``silent`` seconds before the question; None: the answer may still come."""
@@ -262,7 +281,7 @@ class StoreSession(Talk):
             self._lost_at = sent.at - round((silent or 0) * NS_PER_SECOND)
         self._cause = cause
         self._go_by_policy()
-        self.once.refuse()
+        self._refuse()
 
     def _go_by_policy(self) -> None:
         """In an outage: the policy decides after the grace."""
@@ -316,6 +335,65 @@ class StoreSession(Talk):
         if not self._node.closed:
             self._node.fail(error)
             self._node.changed()
+
+    # Requests that ask once.
+
+    def asks_once(self, limit: int) -> bool:
+        """Whether a request that may wait for ``limit`` ns does. Below a limit that has to be asked as well, none does."""
+        return limit < max(self._pool.answer_ns, 1) and not above_on_demand(self._node)
+
+    async def take_once(self, permits: Permits, limit: int) -> tuple[int, Taken]:
+        """Take the permits if they are due. Returns the ns waited for the answer, and what was taken. Raises the error otherwise."""
+        node, tree, terms = self._node, self._node.tree, (_ONCE_NS, self, _Once(self._refusals, limit), _SINCE + limit)
+        ticket, _, asked, taken = tree.ask(node, permits, *terms)
+        if ticket is None:
+            return 0, taken
+        waited, _, taken = await tree.wait(node, ticket, permits, asked, *terms)
+        return waited, taken
+
+    def take_once_blocking(self, permits: Permits, limit: int) -> tuple[int, Taken]:
+        """As `take_once`, in a thread without an event loop, which it blocks."""
+        return self._node.tree.wait_blocking(self._node, permits, _ONCE_NS, self, _Once(self._refusals, limit), _SINCE + limit)
+
+    def check(self, permits: Permits, refusals: Refusals) -> None:
+        """Before such a request stands in line: raise its error if there will be no answer."""
+        node, pool = self._node, self._pool
+        if self._told_at < node.read() - _FRESH_NS:  # permits may have come back since
+            pool.levels = [None] * len(pool.parts)
+        lost = self._lost_at is not None and not self._degraded
+        if lost or not self._open or pool.outage == "wait" or node.held_at is not None:
+            node.noted.refused += 1
+            raise refusals.too_long(permits, 0, wait_for(node, permits, node.now()))
+        self._once = True
+
+    def _in_line(self) -> list[Request]:
+        found = [request for request in self._node.line if request[2] >= _SINCE] if self._once else []
+        self._once = bool(found)
+        return found
+
+    def _refuse(self, requests: list[Request] | None = None) -> None:
+        """Those are not granted; by default, all in line."""
+        requests = self._in_line() if requests is None else requests
+        if requests:
+            self._node.expire([(ticket, permits, 0, _Once(self._refusals, since - _SINCE)) for ticket, permits, since in requests])
+
+    def _end(self, answer: Answer | None) -> None:
+        """After an answer to a question for them alone, or to one for all in line, which granted none of them: None.
+
+        Those for which there are slots use them within the slack; and those that came after the question, or whose slots lapsed while
+        the process stood still, are asked for again.
+        """
+        node, asked = self._node, self._asked
+        over = asked if answer is None else [request for request, run in zip(asked, answer.runs, strict=False) if not run[0]]
+        for request in self._in_line():
+            ticket, permits, since = request
+            if ticket.done():
+                continue
+            lacks = self._pool.lacks(permits, node.now())
+            if request in over and (lacks or answer is not None):
+                self._refuse([request])
+            elif not lacks:
+                node.tree.limit_wait(node, ticket, permits, node.read(), self._slack, _Once(self._refusals, since - _SINCE))
 
     # Later.
 

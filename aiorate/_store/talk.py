@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from aiorate._rate import NS_PER_SECOND
 from aiorate._schedulers.amounts import count_of
-from aiorate._store.script import HEAD, MOST, MOST_RUNS, OF_RATE, Question, row
+from aiorate._store.script import HEAD, MOST, MOST_RUNS, OF_RATE, Question, numbers_of, row
 from aiorate._store.slots import MOST_NS, Level, Run, check_pause
 from aiorate._tree.changes import follow
 from aiorate._tree.limit import Provider
@@ -47,8 +47,6 @@ _RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a window that is u
 _ROUGHLY_NS = 100 * US  # a grant is so much older than its question at most
 Runs = list[tuple[int, tuple[int, ...]]]
 """How many requests of which amounts."""
-Words = tuple[Question, "list[list[float]]", Runs]
-"""A question, its dimensions, and its runs of requests."""
 
 
 class Sent(NamedTuple):
@@ -63,8 +61,6 @@ class Sent(NamedTuple):
     """By which it was asked."""
     whole: bool
     """Whether requests are granted whole or not at all."""
-    closed: bool = False
-    """Whether the limit was closed by then."""
     more: Sequence[int] = ()
     """The corrections that it tells, ..."""
     oldest: int | None = None
@@ -169,7 +165,7 @@ class Talk(Provider):
             self._news = [at for at in self._news if not at or at > reading]
         return bool(self._news) or any(self._pool.corrections)
 
-    def _ask_for(self, runs: Runs, within: float, age: float, unix: int, gone: int = 0) -> Words:
+    def _ask_for(self, runs: Runs, within: float, age: float, unix: int, gone: int = 0) -> list[float]:
         """What to ask for these requests, and to tell. ``unix`` is the time, in ns; an ``age`` ago the store said something, in us.
 
         Each of them is granted if it is due ``within`` so many us, whole or not at all; -1: at any time. The last slots in hand come back
@@ -177,7 +173,7 @@ class Talk(Provider):
         """
         pool, reading, now = self._pool, self._node.read(), self._node.now()
         news, self._news = self._news[:1], self._news[1:]
-        self._sent = Sent(reading, now, runs, pool.parts, within >= 0, self._node.closed, pool.corrections, pool.oldest, tuple(news))
+        self._sent = Sent(reading, now, runs, pool.parts, within >= 0, pool.corrections, pool.oldest, tuple(news))
         question = self._question(
             runs,
             within,
@@ -189,7 +185,7 @@ class Talk(Provider):
         corrected = zip(pool.parts, pool.corrections, strict=True)
         rows = [row(part, more - gone, self._windows(part, unix)) for part, more in corrected]
         pool.corrections, pool.oldest, pool.refused = [0] * len(pool.parts), None, 0
-        return question, rows, runs
+        return numbers_of(question, rows, runs)
 
     def _question(self, runs: Runs, within: float, age: float, pause: float = -1.0, oldest: float = 0.0, gone: int = 0) -> Question:
         far, took = self._far(runs), self._took / US if self._took else -1.0
