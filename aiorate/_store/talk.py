@@ -38,10 +38,8 @@ US, MS = 1_000, 1_000_000  # ns
 FLUSH_NS = 50 * MS  # after which the store hears what came back, if no question is to be expected
 _RECHECK_NS = NS_PER_SECOND  # how often a process in which a request waits asks whether a pause goes on
 _PORTION = 500  # slots in one question, if a horizon has fewer: the loop wakes as many waiters before slots lapse
-_MANY = 5  # requests in line for which a budget books far ahead; fewer cost a call each
-_CHUNK = 16  # average requests of a budget, whose time is the horizon if the one given is longer
+_CHUNK = 16  # requests of a budget like the first in line, whose time is the horizon if the one given is longer
 _SHORTEST_US = 20_000  # of such a horizon
-_REACH_US = 50_000  # of a budget's short line: a booking is firm, and what comes back until then is of no use to it
 _SOONEST_NS, _LATEST_NS = 20 * MS, 250 * MS  # after which to ask again for a reservation that was not booked
 _RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a window that is used up: permits may come back
 _ROUGHLY_NS = 100 * US  # a grant is so much older than its question at most
@@ -81,9 +79,7 @@ class Talk(Provider):
         self._paused: bool = False  # whether the store pauses all processes
         self._took: int = 0  # how long an answer takes, smoothed; 0: none was measured
         self._edges: tuple[object, list[int]] = (None, [])  # of windows; Unix times in ns, of that rate
-        self._then: tuple[int, int] = (0, 0)  # permits waited for and permits spent, when slots were asked for last
         self._use: tuple[int, int] = (-MOST_NS, 0)  # when the present measurement of use began, and the permits spent until then
-        self._ahead_us: float = 0.0  # the horizon of a budget's latest question
         pool.patient = node.above is not None
         pool.link = node.provider = self
         self.forked()
@@ -125,14 +121,9 @@ class Talk(Provider):
         first, waiting = count_of(self._first()), in_line(self._node)
         ready = pool.usable(first or 1, now)
         expected = self._expected(first, waiting) if self._lease else 0
-        waited, spent = self._then
-        if ready and waiting >= waited and pool.spent > spent:
-            # Grants since the last question did not make the line shorter. So they will not until the answer is here.
-            expected = max(expected, min(max(ready - pool.hand.count + pool.hand.by(now + self._took), 0), waiting))
         missing = waiting + expected - ready
         if missing <= 0:
             return []
-        self._then = waiting, pool.spent
         most = max(_PORTION, first, *[part.rate.permits_in(self._horizon) for part in pool.parts])
         return [(min(missing, most), (1,) * len(pool.parts))]
 
@@ -174,22 +165,32 @@ class Talk(Provider):
         pool, reading, now = self._pool, self._node.read(), self._node.now()
         news, self._news = self._news[:1], self._news[1:]
         self._sent = Sent(reading, now, runs, pool.parts, within >= 0, pool.corrections, pool.oldest, tuple(news))
-        question = self._question(
-            runs,
-            within,
-            age,
+        question = self._question(runs, within)._replace(
             pause=(news[0] and news[0] - reading) / US if news else -1.0,
+            age=age,
             oldest=0.0 if pool.oldest is None else max(now - pool.oldest - _ROUGHLY_NS, 0) / US,
-            gone=gone,
+            gone=int(gone > 0),
         )
         corrected = zip(pool.parts, pool.corrections, strict=True)
         rows = [row(part, more - gone, self._windows(part, unix)) for part, more in corrected]
         pool.corrections, pool.oldest, pool.refused = [0] * len(pool.parts), None, 0
         return numbers_of(question, rows, runs)
 
-    def _question(self, runs: Runs, within: float, age: float, pause: float = -1.0, oldest: float = 0.0, gone: int = 0) -> Question:
-        far, took = self._far(runs), self._took / US if self._took else -1.0
-        return Question(pause, far, self._reach(far), within, age, self._number, oldest, took, self._seat, int(gone > 0), self._slack / US)
+    def _question(self, runs: Runs, within: float) -> Question:
+        pool, horizon, reach, took = self._pool, self._horizon / US, MOST, self._took / US
+        if not pool.unit and pool.calendar is None:  # a budget books no longer ahead than some requests like the first take
+            costs = [min(part.time_of(of), MOST_NS) / US for _, need in runs[:1] for of, part in zip(need, pool.parts, strict=True)]
+            horizon = min(horizon, max(_CHUNK * max(costs, default=0.0), _SHORTEST_US))
+            reach = max(horizon, took)
+        return Question(
+            horizon=horizon,
+            reach=reach,
+            within=within,
+            client=self._number,
+            took=took or -1.0,
+            seat=self._seat,
+            margin=self._slack / US,
+        )
 
     def _windows(self, part: Part, unix: int) -> list[int]:
         """The edges of the present window and of the next two; Unix times in ns."""
@@ -198,24 +199,6 @@ class Talk(Provider):
             edges = part.edges(unix)
             self._edges = part.rate, edges
         return edges
-
-    def _far(self, runs: Runs) -> float:
-        """How far ahead all processes together aim to book, in us: for a budget, the time of a few requests at most."""
-        pool, horizon = self._pool, self._horizon / US
-        if pool.unit or pool.calendar is not None:
-            return horizon
-        costs = [n * max([min(part.time_of(of), MOST_NS) for of, part in zip(need, pool.parts, strict=True)]) / US for n, need in runs]
-        if costs:
-            self._ahead_us = _CHUNK * sum(costs) / sum([n for n, _ in runs])
-        return min(horizon, max(self._ahead_us, _SHORTEST_US))
-
-    def _reach(self, far: float) -> float:
-        """How much later than the latest booking one may be, in us: for slots, any time."""
-        pool = self._pool
-        if pool.unit or pool.calendar is not None:
-            return MOST
-        trip = max(far, self._took / US)
-        return trip if len(self._node.line) >= _MANY else min(_REACH_US, trip)
 
     def _unanswered(self, nothing: bool = False) -> None:
         """The question under way has no answer: the store may have heard what it told; ``nothing``: it has not."""
