@@ -11,6 +11,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import aiorate._tree.threads  # noqa: F401  # now: a fork while another thread imports it would leave the child waiting for that
 from aiorate._budget import Budget
 from aiorate._limiter import Limiter
 from aiorate._loops.table import running_loop

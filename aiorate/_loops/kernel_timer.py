@@ -8,10 +8,9 @@ Knows nothing of limiters: instants in, callbacks out.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
 from aiorate._loops.alarms import Alarms
@@ -51,7 +50,13 @@ class KernelTimers(Alarms):
             timers = cls(loop)
             try:
                 timers._open()
-            except (OSError, AttributeError, NotImplementedError, TypeError):  # TypeError: Windows has no library without a name
+            except (
+                OSError,
+                AttributeError,
+                ImportError,
+                NotImplementedError,
+                TypeError,
+            ):  # TypeError: Windows has no library without a name
                 return None
             cls._of[id(loop)] = timers
             timers.changed()  # closes it soon if no timer is set
@@ -120,36 +125,29 @@ class KernelTimers(Alarms):
             self._fd = -1
 
 
-if sys.version_info >= (3, 13) and sys.platform == "linux":
+_libc: Any = None
 
-    def create() -> int:
-        return os.timerfd_create(time.CLOCK_MONOTONIC, flags=os.TFD_NONBLOCK | os.TFD_CLOEXEC)
 
-    def settime(fd: int, instant: int) -> None:
-        os.timerfd_settime_ns(fd, flags=os.TFD_TIMER_ABSTIME, initial=instant)
+def create() -> int:
+    global _libc
+    import ctypes  # Python has these calls since 3.13 only
 
-else:  # before Python 3.13
-    _libc: object = None
+    if _libc is None:
+        _libc = ctypes.CDLL(None, use_errno=True)
+    # The flags have the values of O_NONBLOCK and O_CLOEXEC: timerfd_create(2).
+    fd: int = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "timerfd_create")
+    return fd
 
-    def create() -> int:
-        global _libc
-        import ctypes
 
-        if _libc is None:
-            _libc = ctypes.CDLL(None, use_errno=True)
-        # The flags have the values of O_NONBLOCK and O_CLOEXEC: timerfd_create(2).
-        fd: int = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)  # type: ignore[attr-defined]
-        if fd < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create")
-        return fd
+def settime(fd: int, instant: int) -> None:
+    import ctypes
 
-    def settime(fd: int, instant: int) -> None:
-        import ctypes
-
-        # struct itimerspec: interval and first instant, each in seconds and nanoseconds; 1 is TFD_TIMER_ABSTIME.
-        spec = (ctypes.c_long * 4)(0, 0, *divmod(instant, NS_PER_SECOND))
-        if _libc.timerfd_settime(fd, 1, ctypes.byref(spec), None) < 0:  # type: ignore[attr-defined]
-            raise OSError(ctypes.get_errno(), "timerfd_settime")
+    # struct itimerspec: interval and first instant, each in seconds and nanoseconds; 1 is TFD_TIMER_ABSTIME.
+    spec = (ctypes.c_long * 4)(0, 0, *divmod(instant, NS_PER_SECOND))
+    if _libc.timerfd_settime(fd, 1, ctypes.byref(spec), None) < 0:
+        raise OSError(ctypes.get_errno(), "timerfd_settime")
 
 
 with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork

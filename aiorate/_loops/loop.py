@@ -9,7 +9,7 @@ import os
 from abc import ABC, abstractmethod
 from asyncio import InvalidStateError
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from aiorate._meter import FAR, LoopCheck
 from aiorate._rate import NS_PER_SECOND
@@ -23,6 +23,9 @@ MOST = 1_000  # callers woken in one iteration of a loop; more would delay the n
 LONGEST_NS = 86_400 * NS_PER_SECOND  # not all loops can wait for longer, and a deadline may be a float; the clock is read again then
 
 
+ReadClock: TypeAlias = "Callable[[], int]"  # the cheapest callable that reads a clock, in ns
+
+
 @runtime_checkable
 class Clock(Protocol):
     """The source of a limiter's time.
@@ -33,14 +36,6 @@ class Clock(Protocol):
 
     def now(self) -> int:
         """Return nanoseconds since any origin. It should not go back; if it does, no harm is done."""
-        ...
-
-
-class ReadClock(Protocol):
-    """The cheapest callable that reads a clock, in ns."""
-
-    def __call__(self) -> int:
-        """Read the clock."""
         ...
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import OrderedDict, deque
 from functools import partial
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -37,7 +36,7 @@ class _Turn:
     __slots__ = ("__weakref__", "_again", "_portion", "_queue", "_read", "_since", "_vain")
 
     # The limiters of a loop keep its turn, and the last takes it along.
-    _of: ClassVar[WeakValueDictionary[tuple[int, bool], _Turn]] = WeakValueDictionary()
+    _of: ClassVar[WeakValueDictionary[int, _Turn]] = WeakValueDictionary()
 
     def __init__(self, read: ReadClock) -> None:
         self._read = read
@@ -49,8 +48,8 @@ class _Turn:
 
     @classmethod
     def of(cls, native: object, read: ReadClock) -> _Turn:
-        """The loop's turn by that clock: one by ``time.monotonic_ns``, and one by the loop's own time if that is another."""
-        key = id(native), read is monotonic_ns  # not the loop: its tasks may hold the turn, and then neither would be freed
+        """The loop's turn, by its own time."""
+        key = id(native)  # not the loop: its tasks may hold the turn, and then neither would be freed
         return cls._of.get(key) or cls._of.setdefault(key, cls(read))
 
     @property
@@ -129,7 +128,7 @@ class OneLoop(Loop):
     def __init__(self, native: Any, clock: Clock | None, precise: bool) -> None:
         time = self.own_time(native)
         super().__init__(native, time, clock)
-        self._turn = _Turn.of(native, monotonic_ns if self.read is monotonic_ns else time)
+        self._turn = _Turn.of(native, time)
         self._handed: deque[Callable[[], object]] = deque()
         self._posted = False
 

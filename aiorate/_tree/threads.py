@@ -193,7 +193,7 @@ class _Threads(Loop):
         return decisions.call_at(reading, callback)
 
     def starved(self) -> bool:
-        """By real time: how long other tasks are kept waiting does not depend on virtual time. In a decision it is known of the caller."""
+        """In a decision it is known of the caller."""
         return not self.manual and (decisions.here or starved_here())
 
     def turn(self) -> Awaitable[object]:

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,16 +217,15 @@ def test_the_child_keeps_no_descriptor_of_the_parent() -> None:
     assert 0 == asyncio.run(main())
 
 
-def test_blocking_calls_import_nothing_when_threads_run() -> None:
+def test_blocking_calls_import_nothing_when_threads_run(tmp_path: Path) -> None:
     """A fork during an import of another thread left the child waiting for that module."""
-    code = (
-        "import sys, aiorate; limiter = aiorate.Limiter('10/s', scope='process'); before = set(sys.modules);"
-        "limiter.acquire_blocking(); print(*(set(sys.modules) - before))"
-    )
+    for made in ("aiorate.Limiter('10/s', scope='process')", "aiorate.file.FileLimiter(sys.argv[1], '10/s')"):
+        code = f"import sys, aiorate.file; limiter = {made}; before = set(sys.modules);"
+        code += "limiter.acquire_blocking(); print(*(set(sys.modules) - before))"
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "limits")], capture_output=True, text=True, check=True)
 
-    assert done.stdout.split() == []
+        assert done.stdout.split() == [], made
 
 
 def test_a_loop_that_ends_as_its_task_goes_on_keeps_the_grant() -> None:
