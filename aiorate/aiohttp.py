@@ -21,7 +21,6 @@ from aiorate.http._way import Limiters, Way, origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable
-    from contextlib import AbstractContextManager
 
     from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Limiters", "cost", "middleware"]
 
-_cost: ContextVar[int] = ContextVar("aiorate.aiohttp.cost")
+_cost: ContextVar[int | None] = ContextVar("aiorate.aiohttp.cost", default=None)
 
 
 def middleware(
@@ -46,29 +45,24 @@ def middleware(
 
     The arguments are those of `aiorate.http.hooks`; ``key`` and ``cost`` are functions of aiohttp's request.
     """
-    way = Way("middleware()", limiter, key, cost, max_wait, feedback, _origin, _own)
+    way = Way("middleware()", limiter, key, cost, max_wait, feedback, _origin)
 
     async def limit(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-        with await way.enter(request) as sent:
+        with await way.enter(request, cost=_cost.get()) as sent:
             response = await handler(request)
-            if feedback:
-                sent.hear(response.status, response.headers)
+            sent.hear(response.status, response.headers)
         return response
 
     return limit
 
 
-def cost(permits: int) -> AbstractContextManager[None]:
+@contextmanager
+def cost(permits: int) -> Generator[None, None, None]:
     """Let each request inside the block take that many permits: ``with cost(7): await session.get(url)``.
 
     Each hop of a redirect takes as many. With 0, requests are sent at once. Tasks that start inside the block inherit the cost.
     """
     check_count("cost()", permits, " (0: not limited)")
-    return _costing(permits)
-
-
-@contextmanager
-def _costing(permits: int) -> Generator[None, None, None]:
     token = _cost.set(permits)
     try:
         yield
@@ -78,8 +72,3 @@ def _costing(permits: int) -> Generator[None, None, None]:
 
 def _origin(request: ClientRequest) -> str:
     return origin(request.url.scheme, request.url.raw_host or "", request.url.port)
-
-
-def _own(request: ClientRequest) -> dict[str, int]:
-    permits = _cost.get(None)
-    return {} if permits is None else {"cost": permits}

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import ExitStack
 from functools import lru_cache
 from inspect import isawaitable
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
-from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
@@ -24,13 +24,11 @@ from aiorate._errors import LimiterError, LineFull, WaitTooLong, kind_of
 from aiorate._keyed import KeyedLimiter
 from aiorate._limiter import Limiter
 from aiorate._rate import NS_PER_SECOND, ceil_div
-from aiorate._schedulers.interface import NOBODY_KNOWS
 from aiorate._tree.limit import OWN
+from aiorate._tree.questions import informed, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, MutableMapping
-
-    from aiorate._rate import Rate
 
     Scope = MutableMapping[str, Any]
     Message = MutableMapping[str, Any]
@@ -81,7 +79,7 @@ def _network(host: str) -> str:
 _MOST = 999_999_999_999_999  # the largest integer of a structured field: RFC 9651, section 3.3.1
 _LONGEST_NAME = 64  # characters: aiorate reads fields of up to 1024
 _PRINTABLE = bytes(range(0x20, 0x7F)).decode()
-_UNKNOWN = NOBODY_KNOWS >> 1  # ns: no wait is that long
+_UNKNOWN = _MOST * NS_PER_SECOND  # a longer wait, in ns, cannot be written
 
 
 def rate_limit_headers(limiter: Limiter, name: str = "default", *, refused: bool = False) -> dict[str, str]:
@@ -92,88 +90,82 @@ def rate_limit_headers(limiter: Limiter, name: str = "default", *, refused: bool
         name: The name of the policy. Clients see it, so it should not be a key.
         refused: Whether the answer is a 429, and has Retry-After as well.
     """
-    return _standing(limiter, name).headers(refused)
+    told = limiter._node.tree.run(_standing, limiter, name)
+    policy, left = [value.decode() for _, value in _fields(told)]
+    headers = {"RateLimit-Policy": policy, "RateLimit": left}
+    return {"Retry-After": str(_violated(told)[1]), **headers} if refused else headers
 
 
-class _Standing(NamedTuple):
-    """How the policies of a limiter stand: its own, those of limits that it shares, and its places."""
+class _Policy(NamedTuple):
+    """How a quota is written."""
 
+    title: str
     policy: str
     left: str
-    violated: tuple[str, ...]
-    """The names of the policies with nothing left; of all, if each has something now."""
-    seconds: int
-    """Until these have something; 1 if that is unknown."""
-
-    def headers(self, refused: bool) -> dict[str, str]:
-        told = {"RateLimit-Policy": self.policy, "RateLimit": self.left}
-        return {"Retry-After": str(self.seconds), **told} if refused else told
+    """How RateLimit begins."""
+    window: int
+    """In seconds; 0: there is none."""
 
 
-def _standing(limiter: Limiter, name: str) -> _Standing:
-    quotas, lefts = limiter._node.tree.run(_read, limiter, name)
-    policy, policies = _written(tuple(quotas))
-    told, violated, longest = [], [], 1
-    for (title, start, window), (left, wait) in zip(policies, lefts, strict=True):
-        if wait is None:
-            delay = limiter.delay()
-            seconds = min(ceil(delay), _MOST) if isfinite(delay) else 0
-        else:
-            seconds = 0 if wait >= _UNKNOWN else _seconds(wait) if wait > 0 else window
-        told.append(f"{start}{left};t={seconds}" if seconds else f"{start}{left}")
-        if not left:
-            violated.append(title)
-            longest = max(longest, seconds)
-    return _Standing(policy, ", ".join(told), tuple(violated or [title for title, _, _ in policies]), longest)
-
-
-def _read(limiter: Limiter, name: str) -> tuple[list[tuple[str, int, Rate | None]], list[tuple[int, int | None]]]:
-    """The policies; and of each what is left, and in how many ns there is more. None: it is held up, and the limiter says for how long."""
-    quotas: list[tuple[str, int, Rate | None]] = []
-    lefts: list[tuple[int, int | None]] = []
-    title, level = name, limiter._node
+def _standing(limiter: Limiter, name: str) -> list[tuple[_Policy, int, int]]:
+    """The policies of a limiter: its own, those of limits that it shares, and its places. With each, what is left, and the seconds until
+    there is more; 0 if that is unknown."""
+    told = []
+    names = []
+    level = limiter._node
     while True:
         now = level.now()  # which ends a pause that is over
-        held = level.is_held
+        held = _held_for(limiter) if level.is_held else None
         for (most, rate), (left, at) in zip(level.scheduler._quotas(), level.permitted._standings(now), strict=True):
-            quotas.append((title, most, rate))
-            lefts.append((0, None) if held else (left if left < _MOST else _MOST, at - now))
+            names.append(name)
+            policy = _policy(name, names.count(name), most, rate.permits, rate.period_ns)
+            wait = at - now
+            if held is not None:
+                left, wait = 0, held
+            seconds = policy.window if wait <= 0 else -(-wait // NS_PER_SECOND) if wait < _UNKNOWN else 0
+            told.append((policy, left if left < _MOST else _MOST, seconds))
         if level.above is None:
             break
         level = level.above
-        title = level.name or "shared"
+        name = level.name or "shared"
     for places in limiter._all_places:
-        title = name if places is limiter._places else (places.above and places.above.name) or "shared"
-        quotas.append((f"{title}-concurrent", places.scheduler.size, None))  # type: ignore[attr-defined]  # Places
-        lefts.append((0 if places.line.is_waited_in else places.scheduler.available(0), _UNKNOWN))
-    return quotas, lefts
+        name = f"{names[0] if places is limiter._places else (places.above and places.above.name) or 'shared'}-concurrent"
+        names.append(name)
+        left = 0 if places.line.is_waited_in else places.scheduler.available(0)
+        told.append((_policy(name, names.count(name), places.size, 0, 0), left, 0))
+    return told
+
+
+def _held_for(limiter: Limiter) -> int:
+    """In how many ns a request of now would be granted."""
+    wait = None if limiter._node.shut else wait_for(limiter._node, 1, informed(limiter._node))
+    return _UNKNOWN if wait is None else max(wait, 1)
 
 
 @lru_cache(256)  # limits: those of all keys are mostly the same
-def _written(quotas: tuple[tuple[str, int, Rate | None], ...]) -> tuple[str, list[tuple[str, str, int]]]:
-    """RateLimit-Policy; and of each quota its name, how RateLimit begins, and its window in seconds."""
-    policies: list[tuple[str, str, int]] = []
-    items = []
-    names = set[str]()
-    for name, most, rate in quotas:
-        # All different, of characters that a structured field may hold.
-        plain = quote(name, safe=_PRINTABLE, errors="surrogatepass")[:_LONGEST_NAME] or "default"
-        numbered = (f"{plain}-{count}" if count > 1 else plain for count in range(1, len(quotas) + 1))
-        title = next(each for each in numbered if each not in names)
-        names.add(title)
-        window = 0 if rate is None else _seconds(ceil_div(most * rate.period_ns, rate.permits))
-        policies.append((title, f"{json.dumps(title)};r=", window))
-        items.append(f"{json.dumps(title)};q={min(most, _MOST)};" + (f"w={window}" if window else 'qu="concurrent-requests"'))
-    return ", ".join(items), policies
+def _policy(name: str, number: int, most: int, permits: int, period_ns: int) -> _Policy:
+    """The policy of that name, and ``number`` tells it from others of that name, in characters that a structured field may hold."""
+    plain = quote(name, safe=_PRINTABLE, errors="surrogatepass")[:_LONGEST_NAME] or "default"
+    title = f"{plain}-{number}" if number > 1 else plain
+    window = min(max(ceil_div(most * period_ns, permits * NS_PER_SECOND), 1), _MOST) if permits else 0
+    policy = f"{json.dumps(title)};q={min(most, _MOST)};" + (f"w={window}" if window else 'qu="concurrent-requests"')
+    return _Policy(title, policy, f"{json.dumps(title)};r=", window)
 
 
-def _seconds(ns: int) -> int:
-    """Whole seconds, rounded up, at least 1: a client that comes back after them is not early."""
-    return min(max(ceil_div(ns, NS_PER_SECOND), 1), _MOST)
+def _fields(told: list[tuple[_Policy, int, int]]) -> list[tuple[bytes, bytes]]:
+    left = ", ".join([f"{policy.left}{left};t={seconds}" if seconds else f"{policy.left}{left}" for policy, left, seconds in told])
+    return [(b"ratelimit-policy", ", ".join([policy.policy for policy, _, _ in told]).encode()), (b"ratelimit", left.encode())]
+
+
+def _violated(told: list[tuple[_Policy, int, int]]) -> tuple[tuple[str, ...], int]:
+    """The names of the policies with nothing left, or of all if each has something now; and the seconds until these have something, or 1
+    if that is unknown."""
+    empty = [(policy.title, seconds) for policy, left, seconds in told if not left]
+    return tuple(title for title, _ in empty) or tuple(policy.title for policy, _, _ in told), max([1, *(seconds for _, seconds in empty)])
 
 
 @lru_cache(256)
-def _problem(seconds: int, violated: tuple[str, ...]) -> bytes:
+def _problem(violated: tuple[str, ...], seconds: int) -> bytes:
     """The body of the answer to a request that was refused."""
     problem = {
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
@@ -215,8 +207,6 @@ class RateLimitMiddleware:
             raise TypeError(f"RateLimitMiddleware(limiter) must be a KeyedLimiter or a Limiter, not {kind_of(limiter)}.")
         if not callable(key):
             raise TypeError(f"RateLimitMiddleware(key) must be a function of the scope, such as client_address, not {kind_of(key)}.")
-        if not isinstance(dry_run, bool):
-            raise TypeError(f"RateLimitMiddleware(dry_run) must be True or False, not {kind_of(dry_run)}.")
         self.app: App = app
         """The application."""
         self.dry_run: bool = dry_run
@@ -235,27 +225,24 @@ class RateLimitMiddleware:
         if key is None:
             await self.app(scope, receive, send)
             return
+        limiter: Any = None
+        entered = False
         try:
             limiter = self._limiter[key] if isinstance(self._limiter, KeyedLimiter) else self._limiter
-        except LimiterError:  # closed
-            if not self.dry_run:
-                raise
-            self.would_refuse += 1
-            await self.app(scope, receive, send)
-            return
-        try:
-            entered = await _enter_at_once(limiter)
+            simple = not limiter._all_places and limiter._node.provider is OWN
+            entered = limiter.try_acquire() if simple else await _enter_at_once(limiter)
+        except (WaitTooLong, LineFull):
+            pass
         except LimiterError:  # closed, or without its store
             if not self.dry_run:
                 raise
-            entered = False
         if self.dry_run:
             if not entered:
                 self._count(limiter)
         elif entered:
             send = _telling(send, limiter, self._name_of(limiter, key))
         else:
-            await self._refuse(scope, send, _standing(limiter, self._name_of(limiter, key)))
+            await self._refuse(scope, send, limiter._node.tree.run(_standing, limiter, self._name_of(limiter, key)))
             return
         try:
             await self.app(scope, receive, send)
@@ -263,23 +250,27 @@ class RateLimitMiddleware:
             if entered:
                 limiter._leave()
 
-    async def _refuse(self, scope: Scope, send: Send, standing: _Standing) -> None:
-        body = _problem(standing.seconds, standing.violated)
-        headers = _fields(standing.headers(True) | {"Content-Type": "application/problem+json", "Content-Length": str(len(body))})
+    async def _refuse(self, scope: Scope, send: Send, told: list[tuple[_Policy, int, int]]) -> None:
+        violated, seconds = _violated(told)
+        body = _problem(violated, seconds)
+        headers = [
+            (b"retry-after", str(seconds).encode()),
+            *_fields(told),
+            (b"content-type", b"application/problem+json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
         await send({"type": "http.response.start", "status": 429, "headers": headers})
         if scope.get("method") == "HEAD":  # in capitals: "head" is another method, whose answer has a body (RFC 9110, section 9.1)
             body = b""
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _name_of(self, limiter: Limiter, key: Hashable) -> str:
-        if self._limiter.name or limiter is self._limiter:
-            return self._limiter.name or "default"
-        # A name with the key in it, as limiters of a store need, differs for each client, and a key may be secret.
-        return limiter.name if limiter.name and str(key) not in limiter.name else "default"
+        own = limiter.name  # may have the key in it, as limiters of a store need, and a key may be secret
+        return self._limiter.name or (own if own and isinstance(key, str) and key not in own else "default")
 
-    def _count(self, limiter: Limiter) -> None:
+    def _count(self, limiter: Limiter | None) -> None:
         self.would_refuse += 1
-        now = limiter._node.read()
+        now = 0 if limiter is None else limiter._node.read()
         if self._logged_at is None or not 0 <= now - self._logged_at < NS_PER_SECOND:
             self._logged_at = now
             _logger.warning("dry run: requests that would have been refused until now: %d", self.would_refuse)
@@ -290,26 +281,18 @@ async def _enter_at_once(limiter: Limiter) -> bool:
 
     ``limiter._leave()`` must follow True.
     """
-    for index, places in enumerate(limiter._all_places):
-        if not places.take_place():
-            for taken in limiter._all_places[:index]:
-                taken.leave_place()
-            return limiter._refuse_try()
-    entered = False
-    try:
-        if limiter._node.provider is OWN:
-            entered = limiter.try_acquire()
-        else:
+    with ExitStack() as undo:
+        for places in limiter._all_places:
+            if not places.take_place():
+                return limiter._refuse_try()
+            undo.callback(places.leave_place)
+        if limiter._node.provider is not OWN:
             await limiter.acquire(max_wait=0)
-            entered = True
-    except (WaitTooLong, LineFull):
-        pass
-    finally:
-        if not entered:
-            limiter._leave()
-    if entered:
-        limiter._hold(0)
-    return entered
+        elif not limiter.try_acquire():
+            return False
+        undo.pop_all()
+    limiter._hold(0)
+    return True
 
 
 def _telling(send: Send, limiter: Limiter, name: str) -> Send:
@@ -323,11 +306,7 @@ def _telling(send: Send, limiter: Limiter, name: str) -> Send:
             started = True
             headers: Iterable[tuple[bytes, bytes]] = message.get("headers") or ()
             # With a copy, because the application may use its own again.
-            message = dict(message, headers=[*headers, *_fields(_standing(limiter, name).headers(False))])
+            message = dict(message, headers=[*headers, *_fields(limiter._node.tree.run(_standing, limiter, name))])
         return send(message)
 
     return send_with_headers
-
-
-def _fields(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]

@@ -11,6 +11,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import aiorate._tree.threads  # noqa: F401  # now: a fork while another thread imports it would leave the child waiting for that
 from aiorate._budget import Budget
 from aiorate._limiter import Limiter
 from aiorate._loops.table import running_loop
@@ -19,8 +20,9 @@ from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._store.budget import Booked, limit_of
 from aiorate._store.file import file_of
-from aiorate._store.file_session import SLACK_NS, FilePool, FileSession
+from aiorate._store.file_session import SLACK_NS, FileSession
 from aiorate._store.options import check_name, parts_of
+from aiorate._store.pool import Pool
 
 if TYPE_CHECKING:
     import os
@@ -48,7 +50,7 @@ def _limiter(file: StoreFile, rate: OneLimit | Sequence[OneLimit], burst: int | 
     """A desk of a limiter."""
     parts, late = parts_of("FileLimiter", rate, burst, ahead), max(SLACK_NS, ahead)
     kind = "limiter" if parts[0].calendar is None else "window"
-    pool = FilePool(parts, kind == "limiter", late)
+    pool = Pool(parts, kind == "limiter", late, eager=False)
     limiter = Limiter(pool, catch_up=ns_to_seconds(late), name=name or None, **options)
     FileSession(file, name, kind, limiter._node, pool, ahead)
     return limiter
@@ -66,11 +68,10 @@ class _BudgetDesk(Budget):
         super().__init__(shared=shared, catch_up=ns_to_seconds(self._late), name=name or None, **options)
         booked = self._node.scheduler
         assert isinstance(booked, Booked)
-        assert isinstance(booked.pool, FilePool)
         FileSession(file, name, "budget:" + ",".join(booked.names), self._node, booked.pool, 0)
 
     def _scheduler(self, limits: dict[str, Any]) -> Dimensions:
-        return Booked({name: limit_of(f"FileBudget({name})", limit) for name, limit in limits.items()}, self._late, FilePool)
+        return Booked({name: limit_of(f"FileBudget({name})", limit) for name, limit in limits.items()}, self._late, eager=False)
 
 
 class _Desks(Generic[D]):

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Amounts
     from aiorate._schedulers.dimensions import Dimensions
     from aiorate._schedulers.token_bucket import TokenBucket
-    from aiorate._spec import RateSpec
     from aiorate._store.options import OneLimit
     from aiorate._tree.limit import Taken
 
@@ -118,18 +117,18 @@ class RedisLimiter(Limiter):
         """
         if max_wait is not None:
             limit = duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
-            if self._session.once.serves(limit):
+            if self._session.asks_once(limit):
                 self._check("acquire()", permits)
-                return ns_to_seconds((await self._session.once.take(permits, limit))[0])
+                return ns_to_seconds((await self._session.take_once(permits, limit))[0])
         return await super().acquire(permits, max_wait=max_wait)
 
     def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         """As `Limiter.acquire_blocking`. A short ``max_wait`` is as in `acquire`: with 0, the store is asked once."""
         if max_wait is not None:
             limit = duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
-            if self._session.once.serves(limit):
+            if self._session.asks_once(limit):
                 self._check("acquire_blocking()", permits)
-                return ns_to_seconds(self._session.once.take_blocking(permits, limit)[0])
+                return ns_to_seconds(self._session.take_once_blocking(permits, limit)[0])
         return super().acquire_blocking(permits, max_wait=max_wait)
 
     def try_acquire(self, permits: int = 1) -> bool:
@@ -152,11 +151,6 @@ class RedisLimiter(Limiter):
     def reset(self) -> None:
         """Raises RuntimeError: other processes share the limit and remember it. Use another name."""
         self._node.scheduler.reset(0)
-
-    def apply(self, spec: RateSpec | str) -> None:
-        super().apply(spec)
-        if not self._node.closed:
-            self._node.tree.run(self._session.reopen)
 
     async def aclose(self) -> None:
         """Close the limiter, and give back to the store what it had booked. Callers in the queue get `LimiterClosed`.
@@ -230,8 +224,6 @@ class RedisBudget(Budget):
         )
         key, pool, terms = f"aiorate:{name}", self._booked.pool, terms._replace(lease=0)
         self._session = StoreSession(client_or_url, key, self._node, pool, terms, self._refusals)
-        if shared is not None:
-            self._session.shared()
 
     def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
         self._booked = Booked(self._limits, self._late)
@@ -244,15 +236,15 @@ class RedisBudget(Budget):
 
     async def _enter(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """As `Budget._enter`. A ``limit`` of 0, or shorter than an answer of the store takes, asks the store once."""
-        if limit is None or not self._session.once.serves(limit):
+        if limit is None or not self._session.asks_once(limit):
             return await super()._enter(amounts, limit)
-        return await self._session.once.take(amounts, limit)
+        return await self._session.take_once(amounts, limit)
 
     def _enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """As `Budget._enter_blocking`. A short ``limit`` is as in `_enter`."""
-        if limit is None or not self._session.once.serves(limit):
+        if limit is None or not self._session.asks_once(limit):
             return super()._enter_blocking(amounts, limit)
-        return self._session.once.take_blocking(amounts, limit)
+        return self._session.take_once_blocking(amounts, limit)
 
     async def aclose(self) -> None:
         """Close the budget, and give back to the store what it had booked. Callers in the queue get `LimiterClosed`."""

@@ -35,7 +35,7 @@ def make_app(clients: KeyedLimiter[str]) -> FastAPI:
     return app
 
 
-app = make_app(KeyedLimiter(lambda client: Limiter(SlidingWindow("10/2s"), name="client")))
+app = make_app(KeyedLimiter(lambda client: SlidingWindow("10/2s"), name="client"))
 
 
 async def main() -> None:

@@ -76,7 +76,7 @@ def pytest_collection_finish() -> None:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """The clock of all limiters that are made without one. Under it, the meter is open."""
     machine = Machine()
-    for module in ("_loops.asyncio", "_tree.timeline"):
+    for module in ("_loops.loop", "_loops.asyncio", "_tree.timeline"):
         monkeypatch.setattr(f"aiorate.{module}.monotonic_ns", machine)
     return machine
 
@@ -93,7 +93,7 @@ def each_meter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     kind = PureMeter if request.param == "pure" else compiled_meter()
     for module in ("pacing", "stored"):
         monkeypatch.setattr(f"aiorate._schedulers.{module}.Meter", kind)
-    monkeypatch.setattr("aiorate._loops.turn.LoopCheck", partial(check_of, kind))
+    monkeypatch.setattr("aiorate._loops.loop.LoopCheck", partial(check_of, kind))
 
 
 @pytest_asyncio.fixture

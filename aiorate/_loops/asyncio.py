@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class AsyncioLoop(OneLoop):
     """An asyncio event loop, uvloop's included."""
 
-    __slots__ = ("_kernel", "_rounds_up", "native")
+    __slots__ = ("_kernel", "_rounds_up")
+    native: asyncio.AbstractEventLoop
 
     natives = asyncio.AbstractEventLoop
 
@@ -44,16 +45,14 @@ class AsyncioLoop(OneLoop):
 
     def __init__(self, native: asyncio.AbstractEventLoop, clock: Clock | None, precise: bool) -> None:
         super().__init__(native, clock, precise)
-        self.native: asyncio.AbstractEventLoop = native
         self._rounds_up = _is_uvloop(native)
-        self.monotonic: bool = self.read is monotonic_ns
-        self.steady: bool = self.monotonic
+        self.steady = self.monotonic
         self._kernel: KernelTimers | None = None
         if precise and self.monotonic:
             from aiorate._loops.kernel_timer import KernelTimers
 
             self._kernel = KernelTimers.of(native)
-        self.grain: int = GRAIN_NS if self._kernel is None else 0
+            self.grain = GRAIN_NS if self._kernel is None else 0
 
     @property
     def running(self) -> bool:
@@ -75,7 +74,7 @@ class AsyncioLoop(OneLoop):
             return self._timers.call_at(reading, lambda: None if self.native.is_closed() else callback())
         if self._kernel is not None:
             try:
-                return self._kernel.call_at(reading, callback)
+                return self._kernel.add(reading, callback)
             except OSError:
                 self._kernel = None  # the system has no descriptor left: the loop's timers will do
                 self.grain = GRAIN_NS
@@ -105,7 +104,7 @@ class AsyncioLoop(OneLoop):
     def filler(self, decider: Decider, name: str | None) -> Waker:
         from aiorate._loops.filler import Filler
 
-        return Filler(decider, self, self.native, name)
+        return Filler(decider, self, name)
 
     def yield_once(self) -> Awaitable[object]:
         return asyncio.sleep(0)

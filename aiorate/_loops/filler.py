@@ -1,28 +1,27 @@
-"""The Filler: an event-loop task that refills the token pool and wakes consumers through ``asyncio.Condition``.
+"""The Filler: an event-loop task that refills the token pool and wakes consumers through an ``asyncio.Condition``.
 
 The task exists while requests wait. It sleeps until the first in line is due, has its limit look, which refills the pool by
 the time that has passed, and notifies the waiters that were granted. The token pool has a Filler because its original has one; those
 who wait for other strategies await plain futures of the loop. Knows nothing of rates.
 
-One Condition for each row of at most 64 waiters: asyncio's removes a cancelled waiter by linear search, and cancelling 100 000
-waiters of a single Condition took 24 s. Tickets decide and conditions only wake: CPython 3.11 loses a notice whose receiver is
-cancelled (cpython#112202), which a ticket makes harmless.
+Tickets decide and the condition only wakes: CPython 3.11 loses a notice whose receiver is cancelled (cpython#112202), which a ticket
+makes harmless.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextvars import Context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from aiorate._loops.loop import OutcomeTicket, Waker
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
-    from typing import Any, Literal
+    from typing import Literal
 
-    from aiorate._loops.loop import Decider, Loop
-
-
-_SEATS = 64
+    from aiorate._loops.asyncio import AsyncioLoop
+    from aiorate._loops.loop import Decider
 
 
 class _OpenLock(asyncio.Lock):
@@ -38,113 +37,80 @@ class _OpenLock(asyncio.Lock):
         pass
 
 
-class _Row(asyncio.Condition):
-    """Up to 64 waiters, in the order of their tickets.
+_OPEN = _OpenLock()
 
-    ``notify()`` wakes the longest waiter, normally the one that was granted: grants are in order, and pass over waiters that are being
-    cancelled. The exception is a waiter that is cancelled between its grant and the notice. Then another is woken in vain; it would
-    stand last in its row, so it moves to the row's spare row, and both stay in order.
+
+class _Waiters(list["asyncio.Future[bool]"]):
+    """In place of a condition's queue: those that are to be woken, so that ``notify()`` wakes these and no others.
+
+    The queue would wake the one that waits longest, and removes a cancelled waiter by linear search, which took 24 s for 100 000.
     """
 
-    def __init__(self, filler: Filler) -> None:
-        super().__init__(_OPEN)
-        self.filler: Filler = filler
-        self.seats: int = 0
-        self.spare: _Row | None = None
-        self.failed: bool = False  # whether a waiter failed out of turn: all are woken, and the others wait on
-        self._waking = False
+    ticket: FillerTicket
 
-    def wake(self, count: int) -> None:
-        """Notify so many waiters."""
-        self._waking = True
-        try:
-            if self.failed:
-                self.notify_all()
-            else:
-                self.notify(count)
-        finally:
-            self._waking = self.failed = False
+    def append(self, waiter: asyncio.Future[bool], /) -> None:
+        """The owner of the ticket begins to wait."""
+        self.ticket.waiter = waiter
 
-    def _notify(self, n: int) -> None:
-        # Since CPython 3.13, a cancelled waiter passes a notice on. Tickets make that needless; it would wake other waiters out of turn,
-        # and it fails in a closed loop.
-        if self._waking:
-            super()._notify(n)  # type: ignore[misc]  # of CPython 3.13; earlier versions never call this
+    def remove(self, waiter: asyncio.Future[bool], /) -> None:
+        """It goes on, or was cancelled."""
 
 
-class FillerTicket:
-    """A ticket with a seat in a row, until its owner is notified."""
+class FillerTicket(OutcomeTicket):
+    """A ticket whose owner waits until it is notified."""
 
-    __slots__ = ("outcome", "row", "task")
+    __slots__ = ("filler", "waiter")
 
     def __init__(self) -> None:
-        self.outcome: Any = None
-        self.row: _Row | None = None
-        self.task: asyncio.Task[Any] | None = None
+        super().__init__()
+        self.filler: Filler | None = None  # while its owner is still to be notified
+        self.waiter: asyncio.Future[bool] | None = None
 
     def done(self) -> bool:
-        return self.cancelled() if self.outcome is None else self.row is None
-
-    def cancelled(self) -> bool:
-        return self.outcome is None and self.task is not None and self.task.cancelling() > 0
-
-    def result(self) -> Any:
-        if self.outcome is None:
-            raise asyncio.InvalidStateError
-        return self.outcome
+        return self.cancelled() if self.outcome is None else self.filler is None
 
     def set_result(self, outcome: Any, /) -> None:
         self.outcome = outcome
-        row = self.row
-        if row is not None:
-            if isinstance(outcome, BaseException):
-                row.failed = True
-            row.filler.notify_later(self)
+        if self.filler is not None:
+            self.filler.notify_later(self)
 
 
-class Filler:
+class Filler(Waker):
     """Wakes those who wait for one token pool: a task that decides, notifies and sleeps."""
 
-    __slots__ = ("_decider", "_label", "_loop", "_native", "_row", "_seated", "_sleep", "_task", "_timer_fired", "_to_notify")
+    __slots__ = ("_condition", "_decider", "_label", "_loop", "_seated", "_sleep", "_task", "_timer_fired", "_to_notify", "_waiters")
 
     ticket = FillerTicket
 
-    def __init__(self, decider: Decider, loop: Loop, native: asyncio.AbstractEventLoop, name: str | None) -> None:
+    def __init__(self, decider: Decider, loop: AsyncioLoop, name: str | None) -> None:
         self._decider: Decider | None = decider
         self._loop = loop
-        self._native = native
         self._label = f"aiorate-filler:{name}" if name else "aiorate-filler"
+        self._condition = asyncio.Condition(_OPEN)
+        self._condition._waiters = self._waiters = _Waiters()  # type: ignore[assignment]  # it needs no more of a queue
         self._timer_fired = False
         self._task: asyncio.Task[None] | None = None
         self._sleep: asyncio.Future[None] | None = None
-        self._row: _Row | None = None  # of the next waiters
         self._seated = 0  # tickets whose owners are still to be notified
         self._to_notify: list[FillerTicket] = []
 
     def wait(self, ticket: FillerTicket, /) -> Awaitable[object]:
-        row = ticket.row
-        if row is None:
-            row = self._row
-            if row is None or row.seats == _SEATS:
-                row = self._row = _Row(self)
-            row.seats += 1
-            self._seated += 1
-            ticket.task = self._loop.owner()
-        else:  # woken in vain
-            row.spare = row = row.spare or _Row(self)
-        ticket.row = row
+        self._seated += 1
+        ticket.filler, ticket.task = self, self._loop.owner()
         if self._task is None or self._task.done():
             self._start()
-        # The filler's task has run already if it was started eagerly, and may have notified this ticket.
-        return row.wait() if ticket.row is row else asyncio.sleep(0)
+        if ticket.done():  # the filler's task has run already, as it was started eagerly
+            return asyncio.sleep(0)
+        self._waiters.ticket = ticket
+        return self._condition.wait()
 
     def leave(self, ticket: FillerTicket, /) -> None:
-        if ticket.row is not None:
+        if ticket.filler is not None:
             self._seated -= 1
             if not self._seated:
                 self._wake_task()
         # Done. The line may keep the ticket for a while, but must not keep the task.
-        ticket.outcome, ticket.row, ticket.task = _LEFT, None, None
+        ticket.outcome, ticket.filler, ticket.task, ticket.waiter = _LEFT, None, None, None
 
     def notify_later(self, ticket: FillerTicket) -> None:
         """Have the owner notified, in order."""
@@ -162,7 +128,7 @@ class Filler:
 
     def _start(self) -> None:
         # In an empty context: the task outlives the caller that starts it.
-        self._task = self._native.create_task(self._run(), name=self._label, context=Context())
+        self._task = self._loop.native.create_task(self._run(), name=self._label, context=Context())
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -170,7 +136,7 @@ class Filler:
         if error is not None and self._decider is not None:
             self._decider.fail(error)
         if self._task is task:
-            self._task = self._row = None
+            self._task = None
             # Cancelled while waiters depend on it, as asyncio.run() cancels all tasks when it ends: another task goes on.
             if self._seated and not self._loop.closed:
                 self._start()
@@ -186,7 +152,7 @@ class Filler:
             self._wake_task()
 
     def _wake_task(self) -> None:
-        if self._sleep is not None and not self._sleep.done() and not self._native.is_closed():
+        if self._sleep is not None and not self._sleep.done() and not self._loop.closed:
             self._sleep.set_result(None)
 
     async def _run(self) -> None:
@@ -197,7 +163,7 @@ class Filler:
             if self._to_notify:
                 self._notify()
             if self._seated:
-                self._sleep = self._native.create_future()
+                self._sleep = self._loop.native.create_future()
                 try:
                     await self._sleep
                 finally:
@@ -209,17 +175,11 @@ class Filler:
         """Wake the owners of decided tickets, in the order of the decisions."""
         tickets, self._to_notify = self._to_notify, []
         self._seated -= len(tickets)
-        row, count = None, 0
+        self._waiters += [ticket.waiter for ticket in tickets if ticket.waiter is not None]
         for ticket in tickets:
-            if ticket.row is not row:
-                if row is not None:
-                    row.wake(count)
-                row, count = ticket.row, 0
-            ticket.row = None
-            count += 1
-        if row is not None:
-            row.wake(count)
+            ticket.filler = ticket.waiter = None
+        self._condition.notify_all()
+        self._waiters.clear()
 
 
-_OPEN = _OpenLock()
 _LEFT = asyncio.CancelledError()  # an outcome that is never read

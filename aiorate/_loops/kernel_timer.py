@@ -7,37 +7,37 @@ Knows nothing of limiters: instants in, callbacks out.
 
 from __future__ import annotations
 
-import heapq
 import os
-import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
+from aiorate._loops.alarms import Alarms
 from aiorate._rate import NS_PER_SECOND
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from aiorate._loops.alarms import Alarm
+
 
 _LATEST = 1 << 62  # ns, 146 years: the most that the kernel takes; a waiter that is woken then waits on
-_SMALL = 64  # cancelled timers that may stay in the heap
 _LINGER = 0.02  # seconds that the descriptor outlives its last timer: a waiter that comes soon finds it open
 
 
-class KernelTimers:
-    """The timers of one loop: a heap of instants, and a descriptor set for the first of them."""
+class KernelTimers(Alarms):
+    """The timers of one loop, and a descriptor set for the first of them."""
+
+    __slots__ = ("_closing", "_fd", "_loop", "_set_for")
 
     # By the id of the loop, which they hold. They go with the last limiter that uses them.
     _of: ClassVar[WeakValueDictionary[int, KernelTimers]] = WeakValueDictionary()
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
         self._loop = loop
-        self._heap: list[tuple[int, int, _Timer]] = []
-        self._count = 0
-        self._cancelled = 0  # cancelled timers in the heap
         self._fd = -1
         self._set_for = 0
         self._closing = False
@@ -50,40 +50,37 @@ class KernelTimers:
             timers = cls(loop)
             try:
                 timers._open()
-            except (OSError, AttributeError, NotImplementedError, TypeError):  # TypeError: Windows has no library without a name
+            except (
+                OSError,
+                AttributeError,
+                ImportError,
+                NotImplementedError,
+                TypeError,
+            ):  # TypeError: Windows has no library without a name
                 return None
             cls._of[id(loop)] = timers
-            timers._aim()  # closes it soon if no timer is set
+            timers.changed()  # closes it soon if no timer is set
         return timers
 
-    def call_at(self, instant: int, callback: Callable[[], None]) -> _Timer:
+    def add(self, instant: int, callback: Callable[[], object]) -> Alarm:
         """Call back at the instant of the monotonic clock (ns) or just after, never before.
 
         Raises OSError if the system has no descriptor left.
         """
         if self._fd < 0:
             self._open()
-        self._count += 1
-        timer = _Timer(self, callback)
-        heapq.heappush(self._heap, (instant, self._count, timer))
-        self._aim()
-        return timer
+        return super().add(instant, callback)
 
-    def _aim(self) -> None:
+    def changed(self) -> None:
         """Set the descriptor for the first timer; close it some time after the last."""
-        heap = self._heap
-        while heap and heap[0][2].callback is None:
-            heapq.heappop(heap)
-            self._cancelled -= 1
+        instant = self.first
         if self._loop.is_closed():
             return
-        if not heap:
+        if instant is None:
             if not self._closing and self._fd >= 0:
                 self._closing = True
-                self._loop.call_later(_LINGER, self._close, self._count)
-            return
-        instant = heap[0][0]
-        if instant != self._set_for:
+                self._loop.call_later(_LINGER, self._close, self._number)
+        elif instant != self._set_for:
             self._set_for = instant
             settime(self._fd, min(max(instant, 1), _LATEST))  # 0 would disarm the timer
 
@@ -91,25 +88,12 @@ class KernelTimers:
         with suppress(BlockingIOError):  # set again since it became readable
             os.read(self._fd, 8)
         self._set_for = 0
-        heap, now = self._heap, time.monotonic_ns()
+        now = time.monotonic_ns()
         try:
-            while heap and heap[0][0] <= now:
-                callback = heapq.heappop(heap)[2].take()
-                if callback is not None:
-                    callback()
-                else:
-                    self._cancelled -= 1
+            while callback := self.pop(now):
+                callback()
         finally:
-            self._aim()
-
-    def timer_cancelled(self) -> None:
-        self._cancelled += 1
-        if self._cancelled > _SMALL and 2 * self._cancelled > len(self._heap):
-            # As asyncio does: timers far in the future would pile up behind the first.
-            self._heap[:] = [entry for entry in self._heap if entry[2].callback is not None]
-            heapq.heapify(self._heap)
-            self._cancelled = 0
-        self._aim()
+            self.changed()
 
     def _open(self) -> None:
         self._fd = create()
@@ -120,10 +104,10 @@ class KernelTimers:
             self.__del__()
             raise
 
-    def _close(self, count: int) -> None:
+    def _close(self, number: int) -> None:
         self._closing = False
-        if count != self._count:  # timers were set since
-            self._aim()
+        if number != self._number:  # timers were set since
+            self.changed()
         else:
             self._loop.remove_reader(self._fd)
             self.__del__()
@@ -141,52 +125,29 @@ class KernelTimers:
             self._fd = -1
 
 
-class _Timer:
-    __slots__ = ("_timers", "callback")
-
-    def __init__(self, timers: KernelTimers, callback: Callable[[], None]) -> None:
-        self._timers = timers
-        self.callback: Callable[[], None] | None = callback
-
-    def take(self) -> Callable[[], None] | None:
-        callback, self.callback = self.callback, None
-        return callback
-
-    def cancel(self) -> None:
-        if self.take() is not None:
-            self._timers.timer_cancelled()
+_libc: Any = None
 
 
-if sys.version_info >= (3, 13) and sys.platform == "linux":
+def create() -> int:
+    global _libc
+    import ctypes  # Python has these calls since 3.13 only
 
-    def create() -> int:
-        return os.timerfd_create(time.CLOCK_MONOTONIC, flags=os.TFD_NONBLOCK | os.TFD_CLOEXEC)
+    if _libc is None:
+        _libc = ctypes.CDLL(None, use_errno=True)
+    # The flags have the values of O_NONBLOCK and O_CLOEXEC: timerfd_create(2).
+    fd: int = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "timerfd_create")
+    return fd
 
-    def settime(fd: int, instant: int) -> None:
-        os.timerfd_settime_ns(fd, flags=os.TFD_TIMER_ABSTIME, initial=instant)
 
-else:  # before Python 3.13
-    _libc: object = None
+def settime(fd: int, instant: int) -> None:
+    import ctypes
 
-    def create() -> int:
-        global _libc
-        import ctypes
-
-        if _libc is None:
-            _libc = ctypes.CDLL(None, use_errno=True)
-        # The flags have the values of O_NONBLOCK and O_CLOEXEC: timerfd_create(2).
-        fd: int = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)  # type: ignore[attr-defined]
-        if fd < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create")
-        return fd
-
-    def settime(fd: int, instant: int) -> None:
-        import ctypes
-
-        # struct itimerspec: interval and first instant, each in seconds and nanoseconds; 1 is TFD_TIMER_ABSTIME.
-        spec = (ctypes.c_long * 4)(0, 0, *divmod(instant, NS_PER_SECOND))
-        if _libc.timerfd_settime(fd, 1, ctypes.byref(spec), None) < 0:  # type: ignore[attr-defined]
-            raise OSError(ctypes.get_errno(), "timerfd_settime")
+    # struct itimerspec: interval and first instant, each in seconds and nanoseconds; 1 is TFD_TIMER_ABSTIME.
+    spec = (ctypes.c_long * 4)(0, 0, *divmod(instant, NS_PER_SECOND))
+    if _libc.timerfd_settime(fd, 1, ctypes.byref(spec), None) < 0:
+        raise OSError(ctypes.get_errno(), "timerfd_settime")
 
 
 with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork

@@ -1,23 +1,29 @@
-"""The Loop protocol: all that limiters need of the event loop that runs their callers, and of the clock. Never the wall clock.
+"""The Loop: all that limiters need of the event loop that runs their callers, and of the clock. Never the wall clock.
 
 There is one for asyncio, one for trio, and one for all loops and threads of a process together. Knows nothing of rates, nor who is next.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+import os
+from abc import ABC, abstractmethod
+from asyncio import InvalidStateError
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
+from aiorate._meter import FAR, LoopCheck
 from aiorate._rate import NS_PER_SECOND
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Awaitable, Callable
-
-    from aiorate._meter import LoopCheck
 
 
 GRAIN_NS = 1_000_000  # between wake-ups: loops' timers may fire early, and must not make a limiter spin (uvloop#233)
+MOST = 1_000  # callers woken in one iteration of a loop; more would delay the next iteration for too long
 LONGEST_NS = 86_400 * NS_PER_SECOND  # not all loops can wait for longer, and a deadline may be a float; the clock is read again then
+
+
+ReadClock: TypeAlias = "Callable[[], int]"  # the cheapest callable that reads a clock, in ns
 
 
 @runtime_checkable
@@ -30,14 +36,6 @@ class Clock(Protocol):
 
     def now(self) -> int:
         """Return nanoseconds since any origin. It should not go back; if it does, no harm is done."""
-        ...
-
-
-class ReadClock(Protocol):
-    """The cheapest callable that reads a clock, in ns."""
-
-    def __call__(self) -> int:
-        """Read the clock."""
         ...
 
 
@@ -78,6 +76,27 @@ class Ticket(Protocol):
         ...
 
 
+class OutcomeTicket:
+    """A ticket that holds the outcome itself, while its owner awaits something else."""
+
+    __slots__ = ("outcome", "task")
+
+    def __init__(self) -> None:
+        self.outcome: Any = None
+        self.task: Any = None  # its owner, where others can see whether it is being cancelled
+
+    def done(self) -> bool:
+        return self.outcome is not None
+
+    def cancelled(self) -> bool:
+        return self.outcome is None and self.task is not None and self.task.cancelling() > 0
+
+    def result(self) -> Any:
+        if self.outcome is None:
+            raise InvalidStateError
+        return self.outcome
+
+
 class Decider(Protocol):
     """Decides for those who wait."""
 
@@ -90,18 +109,18 @@ class Decider(Protocol):
         ...
 
 
-class Waker(Protocol):
+class Waker(ABC):
     """Lets those who hold its tickets wait, and wakes them."""
 
     __slots__ = ()
 
     def ticket(self) -> Ticket:
-        """Make a ticket for somebody who is going to wait."""
-        ...
+        """Make a ticket for somebody who is going to wait here."""
+        raise NotImplementedError  # where the callers are in other threads, which bring theirs
 
+    @abstractmethod
     def wait(self, ticket: Any, /) -> Awaitable[object]:
         """Return what its owner awaits, again and again until the ticket is done."""
-        ...
 
     def leave(self, ticket: Any, /) -> None:
         """Forget a ticket whose owner was cancelled."""
@@ -120,32 +139,33 @@ class Waker(Protocol):
         return
 
 
-class Loop(Waker, Protocol):
+class Loop(Waker):
     """An event loop of asyncio, uvloop or trio, as limiters with a certain clock see it; or all loops and threads of a process as one."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__", "_process", "_timers", "check", "grain", "manual", "monotonic", "native", "read", "steady")
 
-    # The clock.
+    def __init__(self, native: Any, read: ReadClock, clock: Clock | None) -> None:
+        self.native: Any = native
+        """The loop itself, by which it is told from others; None: it is all of them."""
+        self.read: ReadClock = read if clock is None else clock.now
+        """Reads the clock that callers on this loop go by, in ns."""
+        self.monotonic: bool = self.read is monotonic_ns
+        """Whether that is ``time.monotonic_ns``, which other loops go by too."""
+        self._timers = clock if isinstance(clock, TimedClock) else None
+        self.manual: bool = self._timers is not None
+        """Whether the clock keeps its own timers, and time does not pass by itself."""
+        self.steady: bool = False
+        """Whether its clock goes on by itself as long as the process runs, so that a caller may be served before anybody sees who it is."""
+        self.grain: int = GRAIN_NS
+        """Nanoseconds that wake-ups are kept apart."""
+        self.check: LoopCheck = LoopCheck()
+        """Until when no caller needs to ask whether the loop is `starved`."""
+        self._process = os.getpid()
 
-    monotonic: bool
-    """Whether its clock is ``time.monotonic_ns``, which other loops go by too."""
-    steady: bool
-    """Whether its clock goes on by itself as long as the process runs, so that a caller may be served before anybody sees who it is."""
-    manual: bool
-    """Whether the clock keeps its own timers, and time does not pass by itself."""
-    grain: int
-    """Nanoseconds that wake-ups are kept apart."""
-    read: ReadClock
-    """Reads the clock that callers on this loop go by, in ns."""
-
-    def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
-        """Call back when the clock reads ``reading`` ns, or roughly then: a timer is a hint, the clock is the judge."""
-        ...
-
-    # The loop itself.
-
-    native: Any
-    """The loop itself, by which it is told from others; None: it is all of them."""
+    @property
+    def forked(self) -> bool:
+        """Whether it belongs to another process, and was copied by a fork."""
+        return self._process != os.getpid()
 
     @property
     def running(self) -> bool:
@@ -153,65 +173,37 @@ class Loop(Waker, Protocol):
         return not self.closed
 
     @property
+    @abstractmethod
     def closed(self) -> bool:
         """Whether the loop can never run again in this process."""
-        ...
 
-    @property
-    def ended(self) -> bool:
-        """Whether that is known without asking the loop, which would wake it."""
-        return self.closed
-
-    @property
-    def forked(self) -> bool:
-        """Whether the loop belongs to another process, and was copied by a fork."""
-        ...
-
+    @abstractmethod
     def post(self, callback: Callable[[], object]) -> None:
         """Call back in the loop's next iteration. Any thread may ask. Raises RuntimeError or OSError if the loop never runs again."""
-        ...
 
-    # Its waiters.
+    @abstractmethod
+    def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
+        """Call back when the clock reads ``reading`` ns, or roughly then: a timer is a hint, the clock is the judge."""
 
     def filler(self, decider: Decider, name: str | None) -> Waker:
         """What wakes those who wait for a token pool: a task of that name, or the loop, as all others."""
         return self
 
-    def signal(self) -> Any:
-        """Make a ticket without an outcome. Called where it is waited for, as `wake` is."""
-        ...
-
-    def wake(self, signal: Any, /) -> None:
-        """Let the owner of a signal go on, if it still waits."""
-        ...
-
-    def owner(self) -> asyncio.Task[Any] | None:
-        """The task that runs here, if any thread can see whether it is being cancelled; otherwise None."""
-        ...
-
-    # Whether it has turned.
-
-    check: LoopCheck
-    """Until when no caller needs to ask whether the loop is `starved`."""
-
+    @abstractmethod
     def starved(self) -> bool:
         """Whether the loop has not run its other tasks for 5 to 10 ms, so that the calling task must await `turn` before it goes on.
 
         False where the clock is moved by hand, for a caller that is not a task of this loop, and in a thread without a loop.
         """
-        ...
 
+    @abstractmethod
     def turn(self) -> Awaitable[object]:
         """Return what to await in a starved loop: it runs its other tasks, and callers that came before go on first."""
-        ...
 
-    def room(self, resuming: int, woken: int) -> int:
-        """How many more tasks a line may wake in this iteration, after ``woken`` just now, with ``resuming`` that have yet to go on."""
-        ...
-
-    def yield_once(self) -> Awaitable[object]:
-        """Return what to await to let the loop run one iteration."""
-        ...
+    @property
+    def most(self) -> int:
+        """How many tasks may be woken in one iteration of the loop."""
+        return FAR if self.manual else MOST
 
 
 def call_back(callback: Callable[[], object], where: str) -> bool:

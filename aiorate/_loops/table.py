@@ -9,7 +9,6 @@ import threading
 from asyncio import _get_running_loop as running_asyncio
 from functools import cache
 from sys import modules
-from time import monotonic_ns
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -86,25 +85,21 @@ class _Here(threading.local):
     loop: OneLoop | None = None
 
 
-class _RealTime:
-    now = staticmethod(monotonic_ns)
-
-
 _here = _Here()
 
 
 def loop_here() -> OneLoop | None:
-    """The loop that runs in this thread, by real time also where its own is virtual; None: none does."""
+    """The loop that runs in this thread; None: none does."""
     native, loop = running_loop(), _here.loop
     if loop is None or loop.native is not native or loop.forked:
-        loop = _here.loop = None if native is None else _family_of(native)(native, _RealTime(), False)
+        loop = _here.loop = None if native is None else loop_of(native, None, precise=False)
     return loop
 
 
 def starved_here() -> bool:
-    """Whether the loop that runs in this thread is starved, by real time; False: no loop runs here."""
+    """Whether the loop that runs in this thread is starved; False: no loop runs here."""
     loop = _here.loop
-    if loop is not None and monotonic_ns() < loop.check.until:  # a loop that began to run since is not starved either
+    if loop is not None and loop.monotonic and loop.read() < loop.check.until:  # a loop that began to run since is not starved either
         return False
     loop = loop_here()
     return loop is not None and loop.starved()

@@ -5,14 +5,13 @@ Grants are in order; trio runs the tasks that are woken at one instant in either
 
 from __future__ import annotations
 
-from asyncio import InvalidStateError
 from math import inf, nextafter
 from typing import TYPE_CHECKING
 
 import anyio
 import trio
 
-from aiorate._loops.loop import GRAIN_NS, LONGEST_NS, call_back
+from aiorate._loops.loop import LONGEST_NS, OutcomeTicket, call_back
 from aiorate._loops.turn import OneLoop
 from aiorate._rate import NS_PER_SECOND
 
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
 
 
 Token = trio.lowlevel.TrioToken
-_UNDECIDED = object()
 _OVER = (trio.RunFinishedError, OSError)  # a run that ended; or that broke off, and its wake-up socket is closed
 
 
 class TrioLoop(OneLoop):
     """One ``trio.run()``, by whose token it is known."""
 
-    __slots__ = ("_clock", "_ended", "native")
+    __slots__ = ("_clock", "_ended")
+    native: Token
 
     natives = Token
 
@@ -56,12 +55,9 @@ class TrioLoop(OneLoop):
 
     def __init__(self, native: Token, clock: Clock | None, precise: bool) -> None:  # trio's timers have no finer grain
         super().__init__(native, clock, precise)
-        self.native: Token = native
         self._ended: bool = False  # a run shows that it has ended only when something is posted to it
         self._clock = trio.lowlevel.current_clock()
-        self.monotonic: bool = False
-        self.steady: bool = clock is None and type(self._clock).__module__.startswith("trio._core")  # not a MockClock
-        self.grain: int = GRAIN_NS
+        self.steady = clock is None and type(self._clock).__module__.startswith("trio._core")  # not a MockClock
 
     @property
     def closed(self) -> bool:
@@ -110,43 +106,31 @@ class TrioLoop(OneLoop):
     def wake(self, signal: trio.Event, /) -> None:
         signal.set()
 
-    def owner(self) -> None:
-        return None
-
     def yield_once(self) -> Awaitable[object]:
         return trio.lowlevel.checkpoint()  # noqa: ASYNC105  # the caller awaits it
 
 
-class _Ticket:
+class _Ticket(OutcomeTicket):
     """An outcome, and the event that its owner awaits."""
 
-    __slots__ = ("_event", "_native", "_outcome", "task")
+    __slots__ = ("_event", "_native")
 
     def __init__(self, native: Token) -> None:
+        super().__init__()
         self._native = native
-        self._outcome: Any = _UNDECIDED
         self._event = trio.Event()
-        self.task: anyio.TaskInfo | None = None
 
     def wait(self) -> Awaitable[object]:
         if self.task is None:
             self.task = anyio.get_current_task()
         return self._event.wait()
 
-    def done(self) -> bool:
-        return self._outcome is not _UNDECIDED
-
     def cancelled(self) -> bool:
-        return self._outcome is _UNDECIDED and self.task is not None and self.task.has_pending_cancellation()
-
-    def result(self) -> Any:
-        if self._outcome is _UNDECIDED:
-            raise InvalidStateError
-        return self._outcome
+        return self.outcome is None and self.task is not None and self.task.has_pending_cancellation()
 
     def set_result(self, outcome: Any, /) -> None:
         """Raises RuntimeError in another thread, or after its run has broken off."""
-        self._outcome = outcome
+        self.outcome = outcome
         if TrioLoop.running_here(False) is not self._native:  # another run would take the task for one of its tasks
             raise RuntimeError("a waiter can only be woken in its own trio run")
         self._event.set()

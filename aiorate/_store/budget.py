@@ -6,36 +6,28 @@ from typing import TYPE_CHECKING
 
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
-from aiorate._schedulers.interface import Scheduler, check_window
+from aiorate._schedulers.interface import Scheduler
 from aiorate._store.options import read_limit
 from aiorate._store.pool import Pool
 from aiorate._store.slots import Part, check_memory
 
 if TYPE_CHECKING:
-    from typing import NoReturn
-
     from aiorate._rate import Rate
     from aiorate._schedulers.amounts import Permits
 
 
 class _Dimension(Scheduler):
-    """One dimension of a budget in a store, as its own process knows it: its rate, and its burst, or None for a rate without one.
+    """What a process knows of one dimension of a budget in a store: its rate, and its burst, or None for a rate without one.
 
     It grants everything, because the pool grants nothing that was not booked.
     """
 
-    __slots__ = ("burst", "late", "rate")
-    rate: Rate
+    __slots__ = ("max_permits", "rate")
     books_since: bool = False
 
-    def __init__(self, rate: Rate, burst: int | None, late: int) -> None:
-        self.rate, self.burst, self.late = rate, burst, late
+    def __init__(self, rate: Rate, burst: int | None) -> None:
+        self.rate, self.max_permits = rate, burst
         self._receipts: bool = True
-
-    @property
-    def max_permits(self) -> int | None:  # type: ignore[override]
-        """The burst; None for a rate: an amount of any size is granted, and those after it wait."""
-        return self.burst
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         return now
@@ -49,27 +41,22 @@ class _Dimension(Scheduler):
     def charge(self, permits: int, now: int) -> None:
         """Nothing is counted here."""
 
-    def set_rate(self, rate: Rate, now: int) -> NoReturn:
-        """Refused: other processes go by the same rate."""
-        raise RuntimeError("set_rate(): a budget has a rate for each dimension.")
+    def set_rate(self, rate: Rate, now: int) -> None:
+        """Other processes go by the same rate."""
+        raise NotImplementedError
 
     def lag(self, now: int) -> int:
         return 0
 
     def bound(self, window: int, largest: int = 1) -> int | None:
-        """What all processes together reserve at most, less what comes back: the burst, or ``largest``, and rate times window.
-
-        If amounts differ, ``largest`` more; and again for each further process.
-        """
-        check_window(window, largest)
-        most = largest if self.burst is None else self.burst
-        return most + max(self.rate.permits_in(window + self.late), self.rate.permits_in(window) + (largest + 1) // 2)
+        """What all processes together reserve at most, less what comes back, but for what they use late."""
+        return max(self.max_permits or 0, largest) + self.rate.permits_in(window)
 
     def available(self, now: int) -> int:
-        return 0 if self.burst is None else self.burst
+        return self.max_permits or 0
 
     def __repr__(self) -> str:
-        return str(self.rate) if self.burst is None else f"{self.rate} burst {self.burst}"
+        return str(Part(self.rate, self.max_permits or 1))
 
 
 class Booked(Dimensions):
@@ -77,9 +64,9 @@ class Booked(Dimensions):
 
     __slots__ = ("pool",)
 
-    def __init__(self, limits: dict[str, tuple[Rate, int | None]], late: int, pool: type[Pool] = Pool) -> None:
-        super().__init__({name: _Dimension(rate, burst, late) for name, (rate, burst) in limits.items()})
-        self.pool: Pool = pool([Part(rate, 1 if burst is None else burst) for rate, burst in limits.values()], False, late)
+    def __init__(self, limits: dict[str, tuple[Rate, int | None]], late: int, eager: bool = True) -> None:
+        super().__init__({name: _Dimension(rate, burst) for name, (rate, burst) in limits.items()})
+        self.pool: Pool = Pool([Part(rate, burst or 1) for rate, burst in limits.values()], False, late, eager)
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
         at = super().peek(permits, now)

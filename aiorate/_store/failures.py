@@ -28,7 +28,8 @@ _OUTAGE_CODES = {
 }
 _OUTAGE_CLASSES = {
     *("ConnectionError", "TimeoutError", "OSError", "ClusterError", "SlotNotCoveredError"),
-    *("InvalidResponse", "ValueError", "Unreachable"),  # what a parser raises for junk
+    *("InvalidResponse", "ValueError", "TypeError", "LookupError"),  # what a parser raises for junk
+    "AttributeError",  # what the client of a cluster raises where slots move: it has closed the connection
 }
 _AUTHENTICATION_CLASSES = {"AuthenticationError", "AuthorizationError", "AuthenticationWrongNumberOfArgsError"}
 _CLUSTER_CLASSES = {"RedisClusterException", "ValkeyClusterException"}  # no node of a cluster would do: their cause says why
@@ -47,9 +48,13 @@ class Refusal(Exception):
     """The store answers, and refuses: a wrong password, a missing permission, a key of another type or release. Waiting does not help."""
 
 
+def _kinds(error: object) -> list[str]:
+    return [kind.__name__ for kind in type(error).__mro__]
+
+
 def said_by_server(error: object) -> bool:
     """Whether it is the answer to a command, and not a failure to get one."""
-    return any(kind.__name__ == "ResponseError" for kind in type(error).__mro__)
+    return "ResponseError" in _kinds(error)
 
 
 def code_of(error: BaseException) -> str:
@@ -58,11 +63,10 @@ def code_of(error: BaseException) -> str:
     inside = _INSIDE.match(text)
     if inside:
         return inside[1]
-    for kind in type(error).__mro__:
-        if kind.__name__ in _CODES:
-            return _CODES[kind.__name__]
-        if kind.__name__ in _AUTHENTICATION_CLASSES:
-            return next((code for words, code in _AUTHENTICATION.items() if words in text), "")
+    kinds = _kinds(error)
+    code = next((_CODES[kind] for kind in kinds if kind in _CODES), "")
+    if code or not _AUTHENTICATION_CLASSES.isdisjoint(kinds):
+        return code or next((code for words, code in _AUTHENTICATION.items() if words in text), "")
     found = _CODE.match(text)
     return found[1] if found else ""
 
@@ -90,10 +94,7 @@ def failure_of(error: BaseException) -> Unreachable | Refusal:
 def _is_outage(error: BaseException) -> bool:
     if code_of(error) in _OUTAGE_CODES:
         return True
-    for kind in type(error).__mro__:
-        name = kind.__name__
-        if name in _CLUSTER_CLASSES and error.__cause__ is not None:
-            return _is_outage(error.__cause__)
-        if name in _AUTHENTICATION_CLASSES | _OUTAGE_CLASSES:
-            return name not in _AUTHENTICATION_CLASSES
-    return False
+    kinds = _kinds(error)
+    if not _CLUSTER_CLASSES.isdisjoint(kinds) and error.__cause__ is not None:
+        return _is_outage(error.__cause__)
+    return _AUTHENTICATION_CLASSES.isdisjoint(kinds) and not _OUTAGE_CLASSES.isdisjoint(kinds)

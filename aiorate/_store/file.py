@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from struct import Struct
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 from zlib import crc32
 
 from aiorate._errors import EngineUnavailable
@@ -88,8 +88,6 @@ class StoreFile:
 
     def __init__(self, path: str) -> None:
         self.path: str = path
-        self.users: WeakSet[Any] = WeakSet()
-        """Those that have to be told of a fork."""
         self._descriptor = -1
         self._lock = RLock()
         self._asking = False
@@ -311,8 +309,6 @@ def file_of(path: str | os.PathLike[str]) -> StoreFile:
 def _after_fork() -> None:
     for file in list(_files.values()):
         file.forked()
-        for user in list(file.users):
-            user.forked()
 
 
 if _LOCKS:

@@ -14,8 +14,8 @@ from aiorate._rate import Rate, duration_to_ns, exact
 from aiorate._schedulers.calendar_window import CalendarWindow
 from aiorate._schedulers.interface import Scheduler, check_permits
 from aiorate._schedulers.token_bucket import TokenBucket
-from aiorate._store.address import check_source
 from aiorate._store.slots import Part, check_memory
+from aiorate._store.store import check_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

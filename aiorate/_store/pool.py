@@ -48,14 +48,14 @@ class Pool(Scheduler):
     """Slots in hand, in order, and an estimate of when more are due.
 
     ``unit``: its slots are single permits, and a request for several gathers as many. A slot lapses after ``late`` ns, or half of the
-    time that it takes if that is longer.
+    time that it takes if that is longer. ``eager``: more may be wanted before the last ones are due, since it takes time to get them.
     """
 
     rate: Rate
     books_since: bool = False
     spilled: int = 0
 
-    def __init__(self, parts: Sequence[Part], unit: bool, late: int) -> None:
+    def __init__(self, parts: Sequence[Part], unit: bool, late: int, eager: bool = True) -> None:
         self.parts: tuple[Part, ...] = tuple(parts)
         """Its dimensions; another tuple once a rate is changed."""
         self.calendar: CalendarWindow | None = parts[0].calendar
@@ -64,6 +64,7 @@ class Pool(Scheduler):
         self.unit: bool = unit
         """Whether its slots are single permits."""
         self._late: int = late
+        self._eager: bool = eager
         self.rate = max(parts, key=lambda part: part.rate.period_ns / part.rate.permits).rate if unit else parts[0].rate
         self._receipts: bool = True
         self.hand: Hand = Hand()
@@ -84,7 +85,6 @@ class Pool(Scheduler):
         """Before that instant the store has nothing for the first in line; None: ask it."""
         self.answer_ns: int = _FIRST_ANSWER_NS
         """How long an answer of the store takes, as it was measured."""
-        self._use: tuple[int, int] = (-MOST_NS, 0)  # when the present measurement of use began, and with how many permits
         self.spent: int = 0
         """Permits granted in all."""
         self.refused: int = 0
@@ -110,7 +110,7 @@ class Pool(Scheduler):
     def lacks(self, permits: Permits, now: int) -> bool:
         """Whether there are not enough slots in hand for that request."""
         need = self.need(permits)
-        return any(need) and self.hand.due(need, self._lapsed(need, now), now)[1] is None
+        return any(need) and self.hand.due(need, self._lapsed(need, now))[1] is None
 
     # What the session does.
 
@@ -144,11 +144,6 @@ class Pool(Scheduler):
         self._granted.clear()
         return self.hand.clear()
 
-    def drop(self, now: int) -> None:
-        """Have permits of a window come back to the store that have lapsed."""
-        if self.calendar is not None:
-            self._lose(self.hand.lapsed(now))
-
     def back(self, amounts: Sequence[int], since: int) -> None:
         """Have amounts that were granted since that instant come back to the store, unless they are slots of a rate."""
         if not self.unit and any(amounts):
@@ -157,8 +152,7 @@ class Pool(Scheduler):
     def put_back(self, runs: Sequence[Run], now: int) -> None:
         """Have what is left of these come back, but for slots that have lapsed: time that is over must not be booked once more."""
         for run in runs:
-            count = run.left if self.calendar is not None else run.left - run.lapsed(now)
-            self.back([of * count for of in run.amounts], run.due)
+            self.back([of * (run.left - run.lapsed(now)) for of in run.amounts], run.due)
 
     def give_up(self, tail: Run | None, now: int) -> int:
         """Have all in hand come back. Slots of a rate can only if nobody has asked since: returns how many of the last ones, ``tail``."""
@@ -181,21 +175,6 @@ class Pool(Scheduler):
         """The number of slots in hand that are of use while the first in line asks for ``permits``."""
         return self.hand.count - self._lapsed((permits,) * len(self.parts), now)
 
-    def expected(self, lease: int, reading: int, first: int) -> int:
-        """How many permits the next lease will take, if use goes on as it did in the last one or two.
-
-        The measurement begins after the permits of the first question: a process that makes one request in a while takes nothing ahead.
-        """
-        since, before = self._use
-        age, used = reading - since, max(self.spent - before, 0)
-        if age >= 3 * lease:
-            age, used = 0, 0
-            self._use = reading, self.spent + first
-        elif age >= 2 * lease:
-            age, used = lease, used * lease // age
-            self._use = reading - lease, self.spent - used
-        return min(used * lease // max(age, lease), self.rate.permits_in(lease))
-
     def unanswered(self) -> None:
         """Nothing is on its way: call the link again when slots are wanted."""
         self.asked_at = self.look_at = None
@@ -217,7 +196,9 @@ class Pool(Scheduler):
             if not runs:
                 return self._look_again(now)
             run = runs[0]
-            if (at := run.due) <= now <= at + run.late:
+            if (at := run.due) > now and not self._eager:
+                return at
+            if at <= now <= at + run.late:
                 if since is not None or self._receipts:  # out of the line: it may come back
                     self._note(now, at, run.late)
                 self.hand.remove(1)
@@ -247,14 +228,14 @@ class Pool(Scheduler):
     def _find(self, need: Sequence[int], size: int, now: int) -> tuple[int, Run | None]:
         """When the slots in hand for a request are due, and the last run of these; None: there are not enough, and more are wanted."""
         self._lose(self._lapsed(need, now))
-        found, had = self.hand.due(need, 0, now), self.hand.count
+        found, had = self.hand.due(need, 0), self.hand.count
         if found[1] is None:
             self.lacking = tuple(need)
             self._refuse(size, now)
             if self.error is not None:
                 raise type(self.error)(*self.error.args) from self.error.__cause__  # one for all would collect the frames of them all
             if self.hand.count > had:  # answered already: by "local", or by a file
-                found = self.hand.due(need, self._lapsed(need, now), now)
+                found = self.hand.due(need, self._lapsed(need, now))
         return found
 
     def _look_again(self, now: int) -> int:
@@ -269,19 +250,17 @@ class Pool(Scheduler):
             return now
         if not ahead:
             # If it is patient, the caller is first in line, and calls take() only once this is due.
-            at, run = self._find(need, size, now) if self.patient else self.hand.due(need, self._lapsed(need, now), now)
+            at, run = self._find(need, size, now) if self.patient else self.hand.due(need, self._lapsed(need, now))
             if run is not None:
                 return at
-        if self.outage == "open":
-            return now
-        if self.outage == "raise":
-            return NOBODY_KNOWS
-        together = size + (_size(ahead) if ahead else 0)
-        usable = self.usable(together, now)
-        if self.unit and ahead and usable >= together:
-            return self.hand.due((together,), self.hand.count - usable, now)[0]
+        if self.outage in ("open", "raise"):
+            return now if self.outage == "open" else NOBODY_KNOWS
         before = self.need(ahead) if ahead else (0,) * len(need)
         if self.unit:
+            together = size + before[0]
+            usable = self.usable(together, now)
+            if ahead and usable >= together:
+                return self.hand.due((together,), self.hand.count - usable)[0]
             need, before = (size,) * len(self.parts), (max(together - usable, 1) - size,) * len(self.parts)
         dues = self._dues(need, before, now)
         at = max(now + self.answer_ns, self.look_at or now)
@@ -320,8 +299,6 @@ class Pool(Scheduler):
             count = min(skip, run.left)
             if self.unit:
                 self.spilled += run.at(run.i + count) - run.due if run.left > count else self.parts[0].time_of(count)  # pyright: ignore[reportIncompatibleMethodOverride]
-            if self.calendar is not None:
-                self.back([of * count for of in run.amounts], run.due)
             self.hand.remove(count)
             skip -= count
 
@@ -336,7 +313,7 @@ class Pool(Scheduler):
             return lapsed
         if self.unit:
             return max(lapsed - need[0] + 1 - self.patient, 0)
-        at, last = self.hand.due(need, 0, now)
+        at, last = self.hand.due(need, 0)
         return 0 if last is None or now <= at + last.late else max(lapsed - self.patient, 0)
 
     def _note(self, now: int, at: int, late: int) -> None:
@@ -362,7 +339,10 @@ class Pool(Scheduler):
                     if self.link is not None and not unit:
                         self.link.corrected(False)
                     return
-        self.back(amounts, now if taken is None else taken)
+        if taken is None:  # a refund
+            self.correct([-size] * len(self.parts) if self.unit else [-of for of in amounts], now)
+        else:
+            self.back(amounts, taken)
 
     def charge(self, permits: int, now: int) -> None:
         """Have the store take the permits from all processes: they delay what is booked from now on.
@@ -370,9 +350,7 @@ class Pool(Scheduler):
         Raises ValueError for a debt of more than 317 years.
         """
         check_permits("charge()", permits)
-        if permits * self.rate.period_ns > MOST_NS * self.rate.permits:
-            most = MOST_NS * self.rate.permits // self.rate.period_ns
-            raise ValueError(f"charge({permits}): at {self.rate} the debt would last longer than 317 years. At most {most} can be charged.")
+        check_memory(f"charge({permits})", self.rate, permits)
         self.correct((permits,) * len(self.parts), now, at_once=True)
 
     def _read_rate(self, rate: Rate | str | Number) -> Rate:

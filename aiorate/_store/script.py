@@ -291,13 +291,18 @@ def row(part: Part, more: int, edges: Sequence[int] = ()) -> list[float]:
     return [part.every_us, part.burst, max(min(more, MOST), -MOST), *([edge / 1000 for edge in edges] or [0.0] * 4)]
 
 
-def pack(question: Question, limits: Sequence[Sequence[float]], runs: Sequence[tuple[int, Sequence[float]]]) -> bytes:
-    """The first argument of the script. Of each dimension: every, burst, correction, four edges."""
+def numbers_of(question: Question, limits: Sequence[Sequence[float]], runs: Sequence[tuple[int, Sequence[float]]]) -> list[float]:
+    """The first argument of the script, as numbers. Of each dimension: every, burst, correction, four edges."""
     numbers: list[float] = [*question, len(limits)]
     for each in limits:
         numbers += each
     for n, amounts in runs:
         numbers += [min(n, MOST), *[min(amount, MOST) for amount in amounts]]
+    return numbers
+
+
+def pack(numbers: Sequence[float]) -> bytes:
+    """The first argument of the script."""
     return pack_numbers(f"<{len(numbers)}d", *numbers)
 
 

@@ -1,47 +1,70 @@
-"""One limit's talk with the store: when to ask, and what becomes of requests. Sends nothing itself: `StoreClient` does."""
+"""One limit's talk with a server: when to ask, and what becomes of requests in an outage. Sends nothing itself: `StoreClient` does.
+
+The wall clock of this machine decides nothing: the store says what time it is, somewhere between question and answer.
+"""
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from aiorate._errors import EngineUnavailable
 from aiorate._events import Event
 from aiorate._loops.table import running_loop
 from aiorate._rate import NS_PER_SECOND, ns_to_seconds
-from aiorate._store.client import client_of, client_of_process
-from aiorate._store.exchange import NO_NEWS, Exchange
+from aiorate._store.client import client_of
 from aiorate._store.failures import Refusal, said, said_by_server
-from aiorate._store.once import Once
-from aiorate._store.slots import check_pause
+from aiorate._store.script import FORM, MOST_RUNS, pack, read_answer
+from aiorate._store.talk import FLUSH_NS, US, Sent, Talk
 from aiorate._store.twin import Local
-from aiorate._tree.limit import Provider
+from aiorate._tree.questions import above_on_demand, wait_for
+from aiorate._tree.refusals import Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate._loops.loop import Handle
+    from aiorate._errors import LimiterClosed, WaitTooLong
+    from aiorate._schedulers.amounts import Permits
     from aiorate._store.client import StoreClient
     from aiorate._store.options import Terms
     from aiorate._store.pool import Pool
+    from aiorate._store.script import Answer
     from aiorate._store.store import Asked
+    from aiorate._store.talk import Runs
+    from aiorate._tree.limit import Limit, Taken
+    from aiorate._tree.line import Request
     from aiorate._tree.node import Node
-    from aiorate._tree.refusals import Refusals
 
 
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
-_FLUSH_NS = NS_PER_SECOND // 20  # after which the store hears what came back, if no question is to be expected
-_RECHECK_NS = NS_PER_SECOND  # how often a process in which a request waits asks whether a pause goes on
-
 _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
+_ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
+_SINCE = 1 << 190  # since when they stand in line, and the ns that they may wait: later than any instant
+_LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
+_LATEST_UNIX_NS = 10**19  # the year 2286
 
 
-class StoreSession(Provider):
-    """Between a limit, whose node it watches and whose pool it fills, and the client that asks the store.
+class _Once(Refusals):
+    """The errors of others, for a request that asks once, with the ns that it may wait."""
 
-    In an outage nothing happens within the grace, and then the policy decides.
+    __slots__ = ("_limit", "_of")
+
+    def __init__(self, of: Refusals, limit: int) -> None:
+        self._of, self._limit = of, limit
+
+    def closed(self, node: Limit) -> LimiterClosed:
+        return self._of.closed(node)
+
+    def too_long(self, permits: Permits, limit: int, wait: int | None) -> WaitTooLong:
+        return self._of.too_long(permits, self._limit, wait)
+
+    overdue = too_long  # type: ignore[assignment]  # the names of its arguments differ
+
+
+class StoreSession(Talk):
+    """Between a limit and the client that asks the store. Slots are asked for once half of those that came last are gone.
+
+    In an outage nothing happens within the grace, and then the policy decides. A request that may wait for less than an answer takes asks
+    once: it stands in line for one answer, which grants or refuses it.
     """
 
     def __init__(self, source: object, key: str, node: Node, pool: Pool, terms: Terms, refusals: Refusals) -> None:
@@ -49,20 +72,19 @@ class StoreSession(Provider):
         """Of the store."""
         self.client: StoreClient | None = None
         """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
-        self.once: Once = Once(node, pool, terms, refusals, self._may_ask)
-        """Requests that ask once."""
-        self._source, self._node, self._pool, self._terms = source, node, pool, terms
-        self._exchange: Exchange = Exchange(node, pool, terms)
-        self._closed: bool = False  # nothing is asked, except to return slots
+        self._source, self._terms, self._refusals = source, terms, refusals
+        self._told: str = ""  # the value of the key when the store answered last, ...
+        self._told_at: int = 0  # ... and the reading then
+        self._clock: int | None = None  # what the store's clock is ahead of readings; None: it has not said
+        self._came: int = 0  # how many slots came last
         self._lost_at: int | None = None  # the reading at the first call without an answer; None: the store answers
-        self._cause: BaseException | None = None  # of the last one
         self._degraded: bool = False  # whether that has gone on for longer than the grace
+        self._cause: BaseException | None = None  # of the last one
         self._local: Local | None = None  # the store meanwhile, by the policy "local"
         self._wanted_at: int = 0  # the reading when slots were wanted last
-        self._timer: Handle | None = None
-        self._timer_at: int = 0
-        pool.link = node.provider = self
-        _sessions.add(self)
+        self._once: bool = False  # whether there may be requests in line that ask once
+        self._asked: list[Request] = []  # those that were in line when the store was asked last
+        super().__init__(node, pool, terms.horizon, terms.lease, terms.slack)
 
     @property
     def run(self) -> Callable[..., Any]:
@@ -76,54 +98,42 @@ class StoreSession(Provider):
         if not self._open:
             return False
         self._wanted_at = self._node.read()
-        if self._pool.outage == "local" and self._local is not None:
+        if self._local is not None and self._pool.outage:
             if self._node.held_at is None:
-                self._exchange.ask_local(self._local, self.once.first())
-                self.once.end(True)
+                self._ask_local(self._local)
             self._wake()
             return False
-        if self._exchange.enough(now):
+        if self._enough(now):
             return False
         self._wake()
         return True
+
+    def _ask_local(self, local: Local) -> None:
+        """The same question, to a store of this process."""
+        runs, within = self._wants()
+        if runs:
+            sent = Sent(self._node.read(), self._node.now(), runs, local.parts, within >= 0)
+            self._book(local.ask(self._question(runs, within), runs, sent.at), sent, sent.now)
+        self._end(None)
 
     def corrected(self, at_once: bool) -> None:
         """The store has something to hear: permits that were used without slots, or that come back."""
         if at_once:
             self._tell()
         else:
-            self._later(_FLUSH_NS)
+            self._later(FLUSH_NS)
 
     @property
     def state(self) -> str:
         return "degraded" if self._degraded else "shared"
 
     @property
-    def busy(self) -> bool:
-        return self._exchange.sent is not None or self._exchange.untold
-
-    @property
     def on_demand(self) -> bool:
-        return not self._terms.lease
+        return not self._lease
 
     def pausing(self, ns: int) -> None:
-        check_pause(ns)
-        self._exchange.pause(self._node.read() + ns)
-        self._tell()
-        self.once.refuse()
-
-    def resumed(self) -> None:
-        self._exchange.resume()
-        self._tell()
-
-    def held_up(self) -> None:
-        """A request waits for the end of a pause: ask in a second, and again, whether it goes on."""
-        if self._exchange.may_be_resumed:
-            self._later(_RECHECK_NS)
-
-    def shared(self) -> None:
-        """The first in line keeps its slots while another limit is asked after this one."""
-        self._pool.patient = True
+        super().pausing(ns)
+        self._refuse()
 
     def moved(self) -> None:
         """The event loop is gone, or another one is used, which may have asked already."""
@@ -131,21 +141,14 @@ class StoreSession(Provider):
             self._forget()
 
     def forked(self) -> None:
-        """This is a child process: the slots in hand, the connection, and what is to be told are the parent's."""
-        pool = self._pool
-        pool.clear()
-        pool.unanswered()
-        pool.corrections, pool.oldest = [0] * len(pool.parts), None
-        self.client = self._timer = None
-        self._exchange.forked()
+        super().forked()
+        self.client = None
 
     def _forget(self) -> None:
         """No client asks any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._exchange.forget()
-        self.once.refuse()
+        self._no_timer()
+        self._unanswered()
+        self._refuse()
         self.client = None
         self._pool.unanswered()
 
@@ -154,15 +157,9 @@ class StoreSession(Provider):
     @property
     def _open(self) -> bool:
         """Whether the store may be asked from here: not for try_acquire() and delay() outside a loop."""
-        return not self._closed and (self._node.tree.threads or running_loop() is not None)
+        return not self._node.closed and (self._node.tree.threads or running_loop() is not None)
 
-    def _may_ask(self) -> bool:
-        """Whether an answer is to be expected. Permits may have come back since the latest one, if that is no longer fresh."""
-        if self._exchange.told_at < self._node.read() - _FRESH_NS:
-            self._pool.levels = [None] * len(self._pool.parts)
-        return self._open and (self._lost_at is None or self._degraded)
-
-    def _tell(self) -> None:
+    def _tell(self, gone: int = 0) -> None:
         if self._open:
             self._wake()
 
@@ -171,24 +168,54 @@ class StoreSession(Provider):
         if self.client is not None and not self.client.here:
             self._forget()
         if self.client is None:
-            self.client = client_of_process(self._source) if self._node.tree.threads else client_of(self._source, self.key)
+            self.client = client_of(self._source, self.key, self._node.tree.threads)
             self._node.tree.add(self._node)
         self.client.wake(self)
 
+    def _enough(self, now: int) -> bool:
+        """Whether more than half of the slots that came last are left, and some last until others could be here.
+
+        Slots that the first in line gathers, if it is for several permits, do not count as left.
+        """
+        pool, hand, first = self._pool, self._pool.hand, self._first() or 1
+        if not hand.count:
+            return False
+        ready = pool.usable(first if isinstance(first, int) else 1, now)
+        if isinstance(first, int) and pool.unit and ready < first:
+            ready = hand.count - hand.by(now)
+        if 2 * ready > self._came and hand.last_due() > now + self._took and (pool.unit or not (pool.calendar or pool.lacks(first, now))):
+            return True
+        return not (pool.unit or self._uncovered(now))
+
+    def _wants(self) -> tuple[Runs, float]:
+        """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""
+        pool = self._pool
+        self._asked = self._in_line()[:MOST_RUNS]
+        first = self._node.first() if self._asked else None
+        if isinstance(first, tuple) and first[2] >= _SINCE and not self._lease:  # nobody waits before them
+            needs = [pool.need(permits) for _, permits, _ in self._asked]
+            return [(need[0], (1,) * len(pool.parts)) if pool.unit else (1, need) for need in needs], self._slack / US
+        return ([] if self._enough(self._node.now()) else self._lack()), -1.0
+
     def question(self) -> Asked | None:
         """What to ask now; None: nothing."""
-        node, pool, exchange = self._node, self._pool, self._exchange
-        if self._closed and self._lost_at is not None:
+        node, reading, closed = self._node, self._node.read(), self._node.closed
+        if closed and self._lost_at is not None:
             return None
-        exchange.forget()
-        pool.drop(node.now())
-        runs, whole = ([], False) if self._closed or node.held_at is not None else exchange.lack(self.once.first())
-        probes = self._degraded and node.read() - self._wanted_at < _INTEREST_NS
-        words = exchange.ask(runs, whole, self._closed, must=probes or (node.held_at is not None and node.first() is not None))
-        if words is None:
+        self._unanswered()
+        runs, within = ([], -1.0) if closed or node.held_at is not None else self._wants()
+        gone = self._pool.give_up(self._tail, node.now()) if closed else 0
+        probes = self._degraded and reading - self._wanted_at < _INTEREST_NS
+        if not (self._untold() or runs or gone or probes or (node.held_at is not None and node.first() is not None)):
             self._nothing_to_ask()
             return None
-        return self.key.encode(), words  # whatever encoding the client has
+        # Until the store has said what time it is, the machine's clock is as good a guess as any.
+        calendar, unix = self._pool.calendar, 0
+        if calendar is not None:
+            unix = (calendar.origin if self._clock is None else self._clock) + reading
+            unix = min(max(unix, 3 * calendar.rate.period_ns), _LATEST_UNIX_NS)
+        asked = self._ask_for(runs, within, (reading - self._told_at) / US, unix, 0 if any(self._pool.corrections) else gone)
+        return self.key.encode(), [pack(asked), self._told or f"{FORM} {self._terms.kind}"]  # whatever encoding the client has
 
     def _nothing_to_ask(self) -> None:
         pool, node = self._pool, self._node
@@ -197,54 +224,64 @@ class StoreSession(Provider):
         else:
             self._lost_at = None
         pool.asked_at = None
-        first = self._exchange.first()
+        first = self._first()
         if first and pool.lacks(first, node.now()):
             node.changed()  # nothing is on its way that would wake it
-        self.once.refuse()
+        self._refuse()
 
     # What the client hears.
 
     def answered(self, reply: object) -> None:
         """The script's reply, or a `Refusal`. Raises `Unreachable` if it makes no sense."""
-        exchange, sent = self._exchange, self._exchange.sent
+        node, pool, sent, received = self._node, self._pool, self._sent, self._node.read()
         if sent is None:  # its question was forgotten
             return
         if isinstance(reply, Refusal):  # requests in line fail, whatever the policy
-            exchange.forget()
+            self._unanswered()
             self._restored()
             self.failed(self._error(f"the store refuses: {said(reply.__cause__ or reply)}", reply.__cause__))
             return
+        windows = 0 if pool.calendar is None else 1
+        answer = read_answer(reply, len(sent.parts) - windows, windows, [n for n, _ in sent.runs], sent.whole)
+        took = max(min(received - sent.at, _LONGEST_ANSWER_NS), 1)
+        self._took = pool.answer_ns = (3 * self._took + took) // 4 if self._took else took
+        self._clock = int(answer.numbers[1 if answer.value else 0]) * US - (sent.at + received) // 2
         if self._local is not None:
-            self._pool.clear()  # what was booked here counts no longer
-        answer = exchange.heard(reply)
-        self._restored()
-        if exchange.news != NO_NEWS:
-            self._tell()
-        if not answer.value:
+            pool.clear()  # what was booked here counts no longer
+        if not answer.value:  # it is another time than was thought, and the question did nothing
+            self._edges = None, []
+            self._unanswered(nothing=True)
+            self._restored()
             self._wake()
-        elif sent.closed:
-            self._pool.clear()
-        elif not self._closed:  # else the next question returns these slots
-            exchange.follow(answer.numbers[2])
-            if sent.whole:
-                self.once.answered(answer)
-            self._node.changed()
-            if not self._pool.unit and self._pool.hand.count:
-                self._later(_FLUSH_NS)
-            self.once.end(sent.whole)
+            return
+        self._told, self._told_at, self._sent = answer.value, received, None
+        self._book(answer, sent, received - node.offset)
+        if answer.runs:
+            self._came = sum([n for n, _, _ in answer.runs])
+            if self._lease or not pool.unit:
+                pool.asks_below = self._came // 2
+        self._restored()
+        if self._news:
+            self._tell()
+        if not node.closed:  # else the next question returns these slots
+            self._follow(answer.numbers[2])
+            node.changed()
+            if not pool.unit and pool.hand.count:
+                self._later(FLUSH_NS)
+            self._end(answer if sent.whole else None)
 
     def unreachable(self, cause: BaseException, silent: float | None) -> None:
         """The store did not answer, and had not for ``silent`` seconds before the question; None: the answer may still come."""
-        sent = self._exchange.sent
+        sent = self._sent
         if sent is None:
             return
         if silent is not None:
-            self._exchange.forget()
+            self._unanswered()
         if self._lost_at is None:
             self._lost_at = sent.at - round((silent or 0) * NS_PER_SECOND)
         self._cause = cause
         self._go_by_policy()
-        self.once.refuse()
+        self._refuse()
 
     def _go_by_policy(self) -> None:
         """In an outage: the policy decides after the grace."""
@@ -293,75 +330,99 @@ class StoreSession(Provider):
 
     def failed(self, error: BaseException) -> None:
         """The store refuses, the client's task ended with an error, or this limit's clock failed: nobody hangs."""
-        self._exchange.forget()
+        self._unanswered()
         self._pool.unanswered()
-        if not self._closed:
+        if not self._node.closed:
             self._node.fail(error)
             self._node.changed()
 
-    # Later.
+    # Requests that ask once.
 
-    def _later(self, ns: int) -> None:
-        """Within ``ns``, look after what comes back, and after a pause."""
-        node, loop = self._node, self._node.loop
-        at = node.read() + ns
-        if loop is None or not self._open or (self._timer is not None and self._timer_at <= at):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._timer_at = loop.call_at(at, self._on_timer), at
+    def asks_once(self, limit: int) -> bool:
+        """Whether a request that may wait for ``limit`` ns does. Below a limit that has to be asked as well, none does."""
+        return limit < max(self._pool.answer_ns, 1) and not above_on_demand(self._node)
+
+    async def take_once(self, permits: Permits, limit: int) -> tuple[int, Taken]:
+        """Take the permits if they are due. Returns the ns waited for the answer, and what was taken. Raises the error otherwise."""
+        node, tree, terms = self._node, self._node.tree, (_ONCE_NS, self, _Once(self._refusals, limit), _SINCE + limit)
+        ticket, _, asked, taken = tree.ask(node, permits, *terms)
+        if ticket is None:
+            return 0, taken
+        waited, _, taken = await tree.wait(node, ticket, permits, asked, *terms)
+        return waited, taken
+
+    def take_once_blocking(self, permits: Permits, limit: int) -> tuple[int, Taken]:
+        """As `take_once`, in a thread without an event loop, which it blocks."""
+        return self._node.tree.wait_blocking(self._node, permits, _ONCE_NS, self, _Once(self._refusals, limit), _SINCE + limit)
+
+    def check(self, permits: Permits, refusals: Refusals) -> None:
+        """Before such a request stands in line: raise its error if there will be no answer."""
+        node, pool = self._node, self._pool
+        if self._told_at < node.read() - _FRESH_NS:  # permits may have come back since
+            pool.levels = [None] * len(pool.parts)
+        lost = self._lost_at is not None and not self._degraded
+        if lost or not self._open or pool.outage == "wait" or node.held_at is not None:
+            node.noted.refused += 1
+            raise refusals.too_long(permits, 0, wait_for(node, permits, node.now()))
+        self._once = True
+
+    def _in_line(self) -> list[Request]:
+        found = [request for request in self._node.line if request[2] >= _SINCE] if self._once else []
+        self._once = bool(found)
+        return found
+
+    def _refuse(self, requests: list[Request] | None = None) -> None:
+        """Those are not granted; by default, all in line."""
+        requests = self._in_line() if requests is None else requests
+        if requests:
+            self._node.expire([(ticket, permits, 0, _Once(self._refusals, since - _SINCE)) for ticket, permits, since in requests])
+
+    def _end(self, answer: Answer | None) -> None:
+        """After an answer to a question for them alone, or to one for all in line, which granted none of them: None.
+
+        Those for which there are slots use them within the slack; and those that came after the question, or whose slots lapsed while
+        the process stood still, are asked for again.
+        """
+        node, asked = self._node, self._asked
+        over = asked if answer is None else [request for request, run in zip(asked, answer.runs, strict=False) if not run[0]]
+        for request in self._in_line():
+            ticket, permits, since = request
+            if ticket.done():
+                continue
+            lacks = self._pool.lacks(permits, node.now())
+            if request in over and (lacks or answer is not None):
+                self._refuse([request])
+            elif not lacks:
+                node.tree.limit_wait(node, ticket, permits, node.read(), self._slack, _Once(self._refusals, since - _SINCE))
+
+    # Later.
 
     def _on_timer(self) -> None:
         self._timer = None
         if not self._degraded:
             self._go_by_policy()
-        pool, node, now = self._pool, self._node, self._node.now()
+        pool, node = self._pool, self._node
         waits = node.first() is not None
-        if waits:
-            pool.drop(now)
-        elif not pool.unit:
-            pool.put_back(pool.clear(), now)  # those for whom they were have left
+        if not waits and not pool.unit:  # those for whom they were have left
+            pool.give_up(None, node.now())
         if waits and node.paused:
             self._tell()
         elif pool.asked_at is not None or (pool.hand.count and not pool.unit):  # the next question tells of them
-            self._later(_FLUSH_NS)
+            self._later(FLUSH_NS)
         elif any(pool.corrections):
             self._tell()
 
-    # Closing.
-
     async def aclose(self) -> None:
-        """Tell the store what it is yet to hear, and return the slots in hand.
+        """The limit is closed. Tell the store what it is yet to hear, and return the slots in hand.
 
         No task, no timer, and no connection that was opened here is left.
         """
-        client = self.run(self._close)
+        client = self.run(lambda: self.client if self.client is not None and self.client.here else None)
         if client is not None:
             await client.detach(self)
         self.run(self._leave)
 
-    def _close(self) -> StoreClient | None:
-        """Ask nothing from now on, except to return what is in hand. Returns the client."""
-        self._closed = True
-        return self.client if self.client is not None and self.client.here else None
-
     def _leave(self) -> None:
-        if self._closed:  # and not started again meanwhile
+        if self._node.closed:  # and not opened again meanwhile
             self._pool.clear()
             self._forget()
-
-    def reopen(self) -> None:
-        """Ask again."""
-        self._closed = False
-
-
-_sessions: WeakSet[StoreSession] = WeakSet()
-
-
-def _after_fork() -> None:
-    for session in list(_sessions):
-        session.forked()
-
-
-with suppress(AttributeError):  # Windows has no fork
-    os.register_at_fork(after_in_child=_after_fork)

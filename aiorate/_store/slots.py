@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 MOST_NS = 10**19
 """317 years: the longest duration that a store can count."""
-_PORTION = 500  # slots, if a horizon has fewer: the loop wakes as many waiters before slots lapse
 
 
 class Part(NamedTuple):
@@ -46,12 +45,6 @@ class Part(NamedTuple):
     def time_of(self, permits: int) -> int:
         """How many ns so many permits take, rounded up."""
         return ceil_div(permits * self.rate.period_ns, self.rate.permits)
-
-
-def portion(parts: Sequence[Part], missing: int, first: int, horizon: int) -> tuple[int, tuple[int, ...]]:
-    """Single slots to ask for at once: as many as are missing, but no more than a horizon has, unless the ``first`` in line needs more."""
-    most = max(_PORTION, first, *[part.rate.permits_in(horizon) for part in parts])
-    return min(missing, most), (1,) * len(parts)
 
 
 class Level(NamedTuple):
@@ -196,7 +189,7 @@ class Hand:
         """When the last slot is due."""
         return max([run.at(run.n - 1) for run in self.runs], default=0)
 
-    def due(self, need: Sequence[int], skip: int, now: int) -> tuple[int, Run | None]:
+    def due(self, need: Sequence[int], skip: int) -> tuple[int, Run | None]:
         """When the next slots after ``skip`` others have these amounts, and the last run of these; None: there are not enough."""
         runs = self.runs
         if not skip and runs and runs[0].amounts == need:  # as most are
@@ -233,11 +226,11 @@ def _due(run: Run) -> int:
 
 
 def check_memory(call: str, rate: Rate, burst: int) -> None:
-    """Raise ValueError unless a store can count how long that burst takes to come back."""
+    """Raise ValueError unless a store can count how long that burst, or debt, takes to come back."""
     if burst * rate.period_ns > MOST_NS * rate.permits:
         most = MOST_NS * rate.permits // rate.period_ns
-        wanted = f"a burst of at most {most}" if most else "a faster rate"
-        raise ValueError(f"{call}: at {rate} a burst of {burst} takes longer than 317 years to come back. Give {wanted}.")
+        allowed = f"At most {most} do not" if most else "A faster rate would not"
+        raise ValueError(f"{call}: at {rate} that takes longer than 317 years to come back. {allowed}.")
 
 
 def check_pause(ns: int) -> None:

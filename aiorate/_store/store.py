@@ -1,37 +1,57 @@
-"""How questions reach the server: over one connection that is opened here, or through the client of a cluster.
+"""How questions reach the server of a URL or a client: over one connection that is opened here, or through the client of a cluster.
 
-Tells outages from refusals. Knows nothing of rates.
+Tells outages from refusals. Knows nothing of rates. No error shows any part of a URL: a password with a ``/``, ``#``, ``?`` or ``[`` that
+was not percent-encoded ends up in the path, the fragment, the query or the host, and its beginning in the place of the port.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from aiorate._store.address import library_of
-from aiorate._store.failures import Unreachable, code_of, failure_of, said_by_server
+from aiorate._errors import kind_of
+from aiorate._store.failures import code_of, failure_of, said_by_server
 from aiorate._store.script import SHA, TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
     Command = tuple[str | bytes | int, ...]
 
 
-CONNECT_SECONDS = 2.0  # for one answer of a new connection
-
-
+_SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
+_MAY_HAVE_AT = ("username=", "password=", "client_name=")
+_CLUSTERS = {"RedisCluster", "ValkeyCluster"}
+_KINDS = {"Redis", "Valkey", *_CLUSTERS}
+_CLIENTS = ("redis.asyncio", "valkey.asyncio")
+# Whoever asks here tries again by himself, and waits for an answer as long as he wants.
+_ALONE: dict[str, Any] = {"socket_timeout": None, "retry": None, "retry_on_error": [], "retry_on_timeout": False}
 Asked = tuple[bytes, "Sequence[str | bytes]"]
 """A question: the key, and the other arguments of the script."""
 
 
 class Store:
-    """The client of a cluster, which is never closed here."""
+    """A connection of the library's class for it, which takes half the time of a call through a client; or the client of a cluster.
 
-    heard: int = 0
-    """How many answers have come, as far as is known. The first call takes some: for the connection, a password and a script."""
+    A client lends the settings of its connections: the one opened here does not count against its pool. That of a cluster has none, and is
+    never closed here.
+    """
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        if isinstance(source, str):
+            self._pool = library_of(source).ConnectionPool.from_url(source)
+        else:
+            self._pool = getattr(source, "connection_pool", None)
+        self._connection: Any = None
+        self._answers: int = 0
+
+    @property
+    def heard(self) -> int:
+        """How many answers have come, as far as is known. The first call takes some: that the server is there, a password, a script."""
+        return self._answers + (self._connection is not None and self._connection.is_connected)
 
     async def ask(self, questions: Sequence[Asked]) -> list[object]:
         """The script's reply to each question, or a `Refusal` or an `Unreachable` in its place."""
@@ -49,80 +69,44 @@ class Store:
         return [failure_of(reply) if isinstance(reply, Exception) else reply for reply in replies]
 
     async def _run(self, commands: Sequence[Command]) -> list[object]:
-        """Send them. Returns the reply to each, or the error; for a cluster, there is only one. Raises if there is no answer."""
-        return [await self._one(command) for command in commands]
-
-    async def _one(self, command: Command) -> object:
-        try:
-            await self._client.initialize()  # not in many calls at once, which close each other's connections
-            return await self._client.execute_command(*command)
-        except AttributeError as error:  # where slots move, they do too
-            return Unreachable(f"the client closed the connection ({error})")
-        except Exception as error:
-            return error
-
-    async def close(self) -> None:
-        """Close the connection, if it was opened here. The next call resolves the address again: another server may be there by then."""
-
-
-class _Connection(Store):
-    """One connection, of the library's class for it. A call takes half the time of one through a client.
-
-    ``make`` makes one that is not connected yet. It should have no timeout except for connecting.
-    """
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-        self._connection: Any = None
-        self._answers: int = 0
-
-    @property
-    def heard(self) -> int:  # type: ignore[override]
-        """Also the answers to the client's own commands while it connects, and that the server is there."""
-        return self._answers + (self._connection is not None and self._connection.is_connected)
-
-    async def _open(self) -> Any:
-        self._connection = connection = self._make()
-        connection.retry = _NoRetries()
-        read = connection.read_response
-
-        async def read_and_count(*args: Any, **options: Any) -> Any:
-            try:
-                answer = await read(*args, **options)
-            except Exception as error:
-                self._answers += said_by_server(error)
-                raise
-            self._answers += 1
-            return answer
-
-        connection.read_response = read_and_count
-        await connection.connect()
-        del connection.read_response
-        return connection
-
-    async def _run(self, commands: Sequence[Command]) -> list[object]:
-        connection = self._connection or await self._open()
-        await connection.send_packed_command(b"".join([_packed(command) for command in commands]), check_health=False)
+        """Send them. Returns the reply to each, or the error that the server said. Raises if there is no answer."""
+        if self._pool is None:
+            await self._source.initialize()  # not in many calls at once, which close each other's connections
+            answers = [partial(self._source.execute_command, *command) for command in commands]
+        else:
+            connection = self._connection or await self._open(self._pool)
+            await connection.send_packed_command(b"".join([_packed(command) for command in commands]), check_health=False)
+            answers = [connection.read_response] * len(commands)
         replies: list[object] = []
-        for _ in commands:
+        for answer in answers:
             try:
-                replies.append(await connection.read_response())
-            except (ValueError, TypeError, LookupError) as error:
-                raise Unreachable(f"the client cannot read the answer ({error})") from error
+                replies.append(await answer())
             except Exception as error:
                 if not said_by_server(error):
                     raise
                 replies.append(error)
-            self._answers += 1
         return replies
 
+    async def _open(self, pool: Any) -> Any:
+        self._connection = connection = pool.connection_class(**{**pool.connection_kwargs, **_ALONE})
+        read = connection.read_response
+
+        async def read_and_count(*args: Any, **options: Any) -> Any:  # also for the client's own commands while it connects
+            try:
+                return await read(*args, **options)
+            finally:
+                self._answers += 1
+
+        connection.read_response = read_and_count
+        await connection.connect()
+        return connection
+
     async def close(self) -> None:
+        """Close the connection, if it was opened here. The next call resolves the address again: another server may be there by then."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            try:
+            with suppress(Exception):  # it is broken already
                 await connection.disconnect()
-            except Exception:  # it is broken already
-                return
 
 
 def _packed(command: Command) -> bytes:
@@ -131,25 +115,67 @@ def _packed(command: Command) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
 
-class _NoRetries:
-    """In place of a library's ``Retry``: whoever asks here tries again by himself, and has to know why."""
+def check_source(source: object, alone: bool = False) -> None:
+    """Raise TypeError or ValueError unless it is a URL or an asyncio client of redis-py or valkey-py.
 
-    async def call_with_retry(self, do: Callable[[], Awaitable[object]], fail: object, *args: object, **options: object) -> object:
-        return await do()
-
-    def get_retries(self) -> int:
-        return 0
-
-
-def store_of(source: Any) -> Store:
-    """The way to the server of a client, or to that of a URL.
-
-    A client lends the settings of its connections: the one opened here does not count against its pool. That of a cluster has none.
+    ``alone``: only the settings of a client are of use, since it is for another event loop.
     """
     if isinstance(source, str):
-        pool = library_of(source).ConnectionPool.from_url(source, socket_connect_timeout=CONNECT_SECONDS)
-    else:
-        pool = getattr(source, "connection_pool", None)
-    if pool is None:
-        return Store(source)
-    return _Connection(lambda: pool.connection_class(**{**pool.connection_kwargs, "socket_timeout": None}))
+        if not _is_sound(source):
+            raise ValueError(
+                "RedisLimiter() takes an asyncio client, or a URL such as 'redis://127.0.0.1:6379/0'. The URL begins with one of"
+                f" {', '.join(f'{each}://' for each in _SCHEMES)}; the port must be a number in 0-65535; and the client has to know each"
+                " option, after its '?'. In a password, write '/', '#', '?', '@' and '[' as urllib.parse.quote(password, safe='') does."
+                " This one is not shown here, since it may hold a password."
+            )
+        return
+    kinds = {base.__name__ for base in type(source).__mro__ if base.__module__.startswith(_CLIENTS)}
+    if isinstance(source, type) or not kinds & _KINDS or "Pipeline" in kinds:
+        raise TypeError(
+            f"RedisLimiter() takes a client of redis.asyncio or valkey.asyncio, or a URL, not {kind_of(source)}. Give the client that a"
+            " pipeline or a subscription was made from; of a Sentinel, its master_for(name). A synchronous client would stop the loop."
+        )
+    if alone and (is_cluster(source) or hasattr(getattr(source, "connection_pool", None), "sentinel_manager")):
+        raise TypeError(
+            f"RedisLimiter(scope='process') asks the store in a thread, and this {kind_of(source)} belongs to an event loop. Give a URL or"
+            " another client, which lends its settings. For a cluster or a Sentinel, use scope='loop'."
+        )
+
+
+def is_cluster(source: object) -> bool:
+    """Whether it is the client of a cluster."""
+    return any(base.__name__ in _CLUSTERS for base in type(source).__mro__)
+
+
+def library_of(url: str) -> Any:
+    """redis-py, or valkey-py for its own URLs and where nothing else is there. Raises ImportError with what to install."""
+    if not url.startswith("valkey"):
+        try:
+            import redis.asyncio as library
+        except ImportError:
+            pass
+        else:
+            return library
+    try:
+        import valkey.asyncio as other
+    except ImportError:
+        raise ImportError(
+            "RedisLimiter() with a URL needs redis-py: pip install 'aiorate-limiter[redis]'. For valkey:// URLs, valkey-py."
+        ) from None
+    return other
+
+
+def _is_sound(url: str) -> bool:
+    """Whether a client can be made for it, and its credentials do not go on behind what looks like the host."""
+    scheme, separator, _ = url.partition("://")
+    if scheme not in _SCHEMES or not separator:
+        return False
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+        library_of(url).ConnectionPool.from_url(url).make_connection()
+    except (TypeError, ValueError):
+        return False
+    path = parts.path if scheme != "unix" or ":" in parts.netloc else ""  # a socket's name may have an @
+    words = [word for word in parts.query.split("&") if not word.startswith(_MAY_HAVE_AT)]
+    return "@" in parts.netloc or "@" not in "".join([path, parts.fragment, *words])

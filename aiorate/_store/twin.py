@@ -9,7 +9,7 @@ from math import floor, sqrt
 from typing import TYPE_CHECKING
 
 from aiorate._rate import Rate
-from aiorate._store.script import HEAD, MOST, OF_RATE, OF_WINDOW, Answer, row
+from aiorate._store.script import HEAD, MOST, OF_RATE, OF_WINDOW, Answer, numbers_of, row
 from aiorate._store.slots import Part
 
 if TYPE_CHECKING:
@@ -81,6 +81,11 @@ class Answering:
         for state in self.state:
             numbers += state
         return numbers
+
+    @property
+    def answer(self) -> Answer:
+        """What the client hears."""
+        return Answer("", self.value, self.wait, self.place, self.seat, [(int(n), place, dues) for n, place, dues in self.runs])
 
     @property
     def keep(self) -> float:
@@ -297,17 +302,13 @@ class Local:
 
     def ask(self, question: Question, runs: Sequence[tuple[int, tuple[int, ...]]], reading: int) -> Answer:
         """The answer to that question."""
-        w: list[float] = [*question._replace(took=-1), len(self.parts)]
-        for part in self.parts:
-            w += row(part, 0 if self._value else part.burst - 1)
-        for n, need in runs:
-            w += [n, *need]
-        answering = Answering(reading / 1000, w, self._value, None, False)
-        self._value = answering.value
-        granted = [(int(n), place, dues) for n, place, dues in answering.runs]
-        for (n, _, _), (_, need) in zip(granted, runs, strict=False):
+        corrected = [row(part, 0 if self._value else part.burst - 1) for part in self.parts]
+        answering = Answering(reading / 1000, numbers_of(question._replace(took=-1), corrected, runs), self._value, None, False)
+        answer = answering.answer
+        self._value = answer.numbers
+        for (n, _, _), (_, need) in zip(answer.runs, runs, strict=False):
             self.spent = [own + n * of for own, of in zip(self.spent, need, strict=True)]
-        return Answer("local", self._value, answering.wait, answering.place, answering.seat, granted)
+        return answer
 
 
 def _part(part: Part, share: Fraction) -> Part:

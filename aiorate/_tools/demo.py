@@ -1,7 +1,7 @@
 """``demo``: real requests to a local server that answers 429 beyond its limit, first without and then with a limiter.
 
-Half of them go through httpx2 and half through aiohttp. The verdict compares the limiter's guarantee with its grants. The server sees
-each request a little later, some more than others, so a second may hold more arrivals than grants.
+The verdict compares the limiter's guarantee with its grants. The server sees each request a little later, some more than others, so a
+second may hold more arrivals than grants.
 """
 
 from __future__ import annotations
@@ -13,14 +13,11 @@ from math import ceil
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
-import httpx2
-from aiohttp import web
+from aiohttp import ClientSession, TCPConnector, web
 
 from aiorate import Limiter, LimiterClosed
 from aiorate._tools.figures import SECOND, busiest, percentile, plot
 from aiorate.aiohttp import middleware
-from aiorate.http import hooks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -30,21 +27,9 @@ if TYPE_CHECKING:
 
 _ANSWER_AFTER = 0.05  # seconds
 _DEMAND = 3  # what the clients would send without a limiter, as a multiple of the rate
-_MOST_CLIENTS = 100  # of each library
+_MOST_CLIENTS = 200
 _MORE = 1.1  # what the server allows, as a multiple of the guarantee: the network moves requests together
 _CLOCK = SECOND // 200  # ns: the clock is read before the limiter reads it, so a grant is noted too early by up to this
-
-
-class Run:
-    """What happened in one run: the instants (ns) of arrivals, and the answers by client and status."""
-
-    def __init__(self) -> None:
-        self.arrivals: list[int] = []
-        self.answers: Counter[tuple[str, int]] = Counter()
-
-    def count(self, client: str | None = None, status: int | None = None) -> int:
-        """The answers to that client, or to both, with that status, or with any."""
-        return sum(n for (by, code), n in self.answers.items() if client in (None, by) and status in (None, code))
 
 
 class WatchedLimiter(Limiter):
@@ -71,71 +56,65 @@ def run(scheduler: Scheduler, seconds: float) -> int:
     limiter = WatchedLimiter(scheduler)
     bound, rate = limiter.bound(1), limiter.rate.per_second
     allowed = ceil(_MORE * (bound or rate))
-    clients = min(max(ceil(_DEMAND * rate * _ANSWER_AFTER / 2), 1), _MOST_CLIENTS)
-    print(f"{scheduler!r}: one limiter for {clients} clients of httpx2 and {clients} of aiohttp.")
+    clients = min(max(ceil(_DEMAND * rate * _ANSWER_AFTER), 1), _MOST_CLIENTS)
+    print(f"{scheduler!r}: one limiter for {clients} clients.")
     print(f"The server answers after {_ANSWER_AFTER * 1000:g} ms, and allows {allowed} requests in any second.", flush=True)
-    free = asyncio.run(send(min(1.5, seconds), clients, allowed))
-    print(f"Without the limiter it got {len(free.arrivals)} requests. Now {seconds:g} s with it ...\n", flush=True)
-    limited = asyncio.run(send(seconds, clients, allowed, limiter))
+    free, refused_free = asyncio.run(send(min(1.5, seconds), clients, allowed))
+    print(f"Without the limiter it got {len(free)} requests. Now {seconds:g} s with it ...\n", flush=True)
+    limited, refused = asyncio.run(send(seconds, clients, allowed, limiter))
     waits = sorted(limiter.waits)
     rows: list[tuple[str, object, object]] = [
         ("", "without", "with the limiter"),
-        ("requests by httpx2", free.count("httpx2"), limited.count("httpx2")),
-        ("requests by aiohttp", free.count("aiohttp"), limited.count("aiohttp")),
-        ("refused by the server (429)", free.count(status=429), limited.count(status=429)),
-        ("arrived in the busiest second", busiest(free.arrivals, SECOND), busiest(limited.arrivals, SECOND)),
+        ("requests", len(free), len(limited)),
+        ("refused by the server (429)", refused_free[429], refused[429]),
+        ("arrived in the busiest second", busiest(free, SECOND), busiest(limited, SECOND)),
         ("bound(1): granted in any second, at most", "-", "none" if bound is None else bound),
         ("median wait, longest wait", "-", f"{percentile(waits, 50) / SECOND:.3f} s, {percentile(waits, 100) / SECOND:.3f} s"),
     ]
     for name, without, with_it in rows:
         print(f"{name:42}{without!s:>9}{with_it!s:>20}")
-    bars, dots = ([at - each.arrivals[0] for at in each.arrivals] for each in (limited, free))
+    bars, dots = ([at - arrivals[0] for at in arrivals] for arrivals in (limited, free))
     print("\n" + plot("requests per second: without (o) and with the limiter (#), and the rate (|)", bars, dots, rate))
-    verdict, kept = judge(bound, limiter.grants, limited.arrivals)
+    verdict, kept = judge(bound, limiter.grants, limited)
     print(f"\n{verdict}")
     return 0 if kept else 1
 
 
-async def send(seconds: float, clients: int, allowed: int, limiter: Limiter | None = None) -> Run:
-    """Have so many clients of each library send requests for some seconds to a server that allows so many per second."""
-    done = Run()
-    async with (
-        _server(allowed, done) as url,
-        httpx2.AsyncClient(event_hooks=hooks(limiter) if limiter else None, trust_env=False, timeout=60) as client,
-        aiohttp.ClientSession(middlewares=[middleware(limiter)] if limiter else [], connector=aiohttp.TCPConnector(limit=0)) as session,
-    ):
+async def send(seconds: float, clients: int, allowed: int, limiter: Limiter | None = None) -> tuple[list[int], Counter[int]]:
+    """Have so many clients send requests for some seconds to a server that allows so many per second.
 
-        async def keep_sending(by_httpx2: bool) -> None:
-            while True:
+    Returns the instants (ns) at which they arrived, and how many answers had which status.
+    """
+    arrivals, answers = list[int](), Counter[int]()
+    middlewares = [middleware(limiter)] if limiter else []
+    async with _server(allowed, arrivals) as url, ClientSession(middlewares=middlewares, connector=TCPConnector(limit=0)) as session:
+
+        async def keep_sending() -> None:
+            while monotonic_ns() < end:
                 try:
-                    if by_httpx2:
-                        done.answers["httpx2", (await client.get(url)).status_code] += 1
-                    else:
-                        async with session.get(url) as response:
-                            done.answers["aiohttp", response.status] += 1
+                    async with session.get(url) as response:
+                        answers[response.status] += 1
                 except LimiterClosed:
-                    return
-                if monotonic_ns() > end:
                     return
 
         end = monotonic_ns() + round(seconds * SECOND)
         async with asyncio.TaskGroup() as group:
-            for number in range(2 * clients):
-                group.create_task(keep_sending(number < clients))
+            for _ in range(clients):
+                group.create_task(keep_sending())
             if limiter is not None:
                 await asyncio.sleep(seconds)
                 await limiter.aclose()  # those in line have not been sent; those under way finish
-    return done
+    return arrivals, answers
 
 
 @asynccontextmanager
-async def _server(allowed: int, run: Run) -> AsyncIterator[str]:
+async def _server(allowed: int, arrivals: list[int]) -> AsyncIterator[str]:
     """Serve on any free port of loopback; the target is the URL. Every arrival is noted; refused requests do not count for the limit."""
     passed: deque[int] = deque()
 
-    async def answer(request: web.Request) -> web.Response:
+    async def answer(request: web.BaseRequest) -> web.Response:
         now = monotonic_ns()
-        run.arrivals.append(now)
+        arrivals.append(now)
         while passed and now - passed[0] >= SECOND:
             passed.popleft()
         status = 200 if len(passed) < allowed else 429
@@ -144,9 +123,7 @@ async def _server(allowed: int, run: Run) -> AsyncIterator[str]:
         await asyncio.sleep(_ANSWER_AFTER)
         return web.Response(status=status)
 
-    app = web.Application()
-    app.router.add_get("/", answer)
-    runner = web.AppRunner(app, access_log=None)
+    runner = web.ServerRunner(web.Server(answer))
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from aiorate._loops.turn import MOST
 from aiorate._tree.limit import outcome_of
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ class Agenda:
     def _expire(self, reading: int) -> None:
         heap = self._deadlines
         over: dict[Limit, list[tuple[Ticket, Permits, int, Refusals]]] = {}
-        number, most = 0, len(heap) if self._loop.manual else MOST
+        number, most = 0, self._loop.most
         while heap and heap[0][0] <= reading and number < most:
             entry = heappop(heap)
             if self._waits(entry[3]):
@@ -149,4 +148,5 @@ class Agenda:
         for limit in over:
             limit.look_from_top()
         for limit, requests in over.items():
-            limit.expire([request for request in requests if self._waits(request[0])])
+            # A store gives a request a nearer deadline, too.
+            limit.expire([*{request[0]: request for request in requests if self._waits(request[0])}.values()])

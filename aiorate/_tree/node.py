@@ -290,7 +290,8 @@ class Node(Supply):
                     if served < now:
                         self.late = Late(served, now, limit)
                     break
-                if tree.resuming >= FEW and not loop.manual and loop.room(tree.resuming, woken) <= 0:
+                # Of several loops, one that stands still, and has yet to resume its own tasks, keeps no other from theirs.
+                if tree.resuming >= FEW and (woken if tree.threads else tree.resuming) >= loop.most:
                     self._set_due(now)  # that is, as soon as the loop has turned
                     break
                 if only and self.permits_above(first.stood if isinstance(first, Node) else first[1]):

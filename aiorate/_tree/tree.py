@@ -131,9 +131,6 @@ class Tree:
         if waited > 0:
             limit.noted.note(waited)
 
-    def release(self, ticket: Ticket) -> None:
-        """The task of a request that failed goes on."""
-
     # Ask, wait, go on.
 
     def request(
@@ -250,7 +247,6 @@ class Tree:
         """
         outcome = ticket.result()
         if isinstance(outcome, BaseException):
-            self.release(ticket)
             raise outcome
         at, taken, reading, limited_by = outcome
         waited = max(reading - asked, 0)  # by the clock of another loop, it may be less

@@ -46,7 +46,8 @@ def read_feedback(status: int, headers: Headers, *, now: float | None = None) ->
 
     1. Retry-After wins, in seconds or as a date (RFC 9110, section 10.2.3), on statuses that throttle, and wherever rule 2 pauses.
        These are 429 (RFC 6585), 503, 529 (Anthropic: overloaded), and with Retry-After 403, 418, 420, 430 and 509 too. So does a 403
-       with nothing remaining (GitHub). If there is ``retry-after-ms`` too, the first of the two counts, as in OpenAI's client.
+       with nothing remaining (GitHub). If there is ``retry-after-ms`` too, the first of the two counts, as in OpenAI's client. 0 is taken
+       at its word, but with nothing remaining as less than a second: until the reset, or for 1 s if that is sooner.
     2. A quota of requests with nothing remaining pauses until its reset, on any status: ``r=0;t=30`` (draft 11, section 7). If the
        reset says when the quota is full (OpenAI, Anthropic), one request is back after ``reset / limit``. Quotas of tokens, bytes or
        concurrent requests do not pause.
@@ -75,7 +76,8 @@ def read_feedback(status: int, headers: Headers, *, now: float | None = None) ->
         found += [(Quota("global", remaining=0, reset=retry_after), profile.vendor) for profile in everywhere]
     pause, source = max(_waits(found, refused), default=(None, ""))
     if retry_after is not None and (refused or pause is not None):
-        pause, source = retry_after, retry_source
+        rounded = min(pause or _UNNAMED_PAUSE, _UNNAMED_PAUSE) if _used_up(quota for quota, _ in found) else 0.0
+        pause, source = retry_after or rounded, retry_source
     elif refused and pause is None:  # a 503 or 529 says that the server has trouble, not that the client asks for too much
         unnamed = [(profile.unnamed_pause, profile.vendor) for profile in profiles if profile.unnamed_pause and status in (403, 429)]
         pause, source = next(iter(unnamed), (_UNNAMED_PAUSE, f"status {status}"))
@@ -98,7 +100,11 @@ def _throttles(status: int, retry_after: float | None, quotas: Iterable[Quota]) 
     # Whether the response refused the request because of its rate.
     if status in _THROTTLING or (status in _IF_TIMED and retry_after is not None):
         return True
-    return status == 403 and any(quota.remaining == 0 and quota.unit == "requests" for quota in quotas)
+    return status == 403 and _used_up(quotas)
+
+
+def _used_up(quotas: Iterable[Quota]) -> bool:
+    return any(quota.remaining == 0 and quota.unit == "requests" for quota in quotas)
 
 
 def _read_retry_after(fields: dict[str, str], clock: Clock) -> tuple[float | None, str]:
@@ -128,15 +134,10 @@ def _gather(headers: Headers) -> dict[str, str]:
     # The headers that are read here, by their names in lower case. Multi-dicts give each field of a name.
     fields: dict[str, list[str]] = {}
     items = getattr(headers, "items", None)
-    try:
-        for name, value in cast("Iterable[tuple[object, object]]", headers if items is None else items()):
-            known = _text(name).lower()
-            if known in _ASIDE or _READ.search(known):
-                fields.setdefault(known, []).append(_text(value))
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"read_feedback(status, headers) takes response.headers, a mapping or pairs of name and value, not {kind_of(headers)}."
-        ) from error
+    for name, value in cast("Iterable[tuple[object, object]]", headers if items is None else items()):
+        known = _text(name).lower()
+        if known in _ASIDE or _READ.search(known):
+            fields.setdefault(known, []).append(_text(value))
     joined = {name: ", ".join(texts) for name, texts in fields.items()}
     return {name: text for name, text in joined.items() if len(text) <= _LONGEST_TEXT}
 

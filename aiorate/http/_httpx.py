@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, currentframe
+from inspect import CO_COROUTINE
+from sys import _getframe
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiorate._errors import kind_of
@@ -47,21 +48,23 @@ def hooks(
         max_wait: The longest time a request may wait, in seconds or as a timedelta. `WaitTooLong` if it would be longer.
         feedback: Whether to apply what responses say about the limit.
     """
-    way = Way("hooks()", limiter, key, cost, max_wait, feedback, _origin, _own)
+    way = Way("hooks()", limiter, key, cost, max_wait, feedback, _origin)
 
     def wait_for_permits(request: Any) -> Coroutine[Any, Any, object]:
-        # A plain function, because a synchronous client would not await a coroutine, and would send without a limit.
-        if running_loop() is None or _called_by_a_synchronous_client():
+        # A synchronous client would not await a coroutine, and would send without a limit. Only its frame tells it apart from an
+        # asynchronous one where a loop runs around it, as in a notebook.
+        caller = _getframe(1).f_code
+        if running_loop() is None or (caller.co_qualname.startswith("Client.") and not caller.co_flags & CO_COROUTINE):
             raise RuntimeError(
                 "hooks() need an AsyncClient under asyncio or trio: a synchronous client cannot wait in line. For that, write"
                 " blocking_hooks(limiter), with a limiter of scope='process'."
             )
-        return way.enter(request)
+        return way.enter(request, **_own(request))
 
     async def hear(response: Any) -> None:
         way.hear(response.request, response.status_code, response.headers)
 
-    return {"request": [wait_for_permits], "response": [hear] * feedback}
+    return {"request": [wait_for_permits], "response": [hear]}
 
 
 def blocking_hooks(
@@ -77,20 +80,15 @@ def blocking_hooks(
     The arguments are those of `hooks`. The limiter needs ``scope="process"``. A request in a thread whose event loop is running raises
     RuntimeError.
     """
-    way = Way("blocking_hooks()", limiter, key, cost, max_wait, feedback, _origin, _own, blocks=True)
+    way = Way("blocking_hooks()", limiter, key, cost, max_wait, feedback, _origin)
 
     def wait_for_permits(request: Any) -> None:
-        if running_loop() is not None:
-            raise RuntimeError(
-                "blocking_hooks() would block the event loop that runs in this thread. Use an AsyncClient with hooks(limiter), or another"
-                " thread."
-            )
-        way.enter_blocking(request)
+        way.enter_blocking(request, **_own(request))
 
     def hear(response: Any) -> None:
         way.hear(response.request, response.status_code, response.headers)
 
-    return {"request": [wait_for_permits], "response": [hear] * feedback}
+    return {"request": [wait_for_permits], "response": [hear]}
 
 
 def limit_transport(
@@ -115,8 +113,7 @@ def limit_transport(
             f"limit_transport() takes a transport, such as httpx2.AsyncHTTPTransport(), not {kind_of(inner)}. To limit a client, pass"
             " hooks(limiter), or blocking_hooks(limiter), as its event_hooks=."
         )
-    blocks = all(kind.__name__ == "BaseTransport" for kind in bases)
-    way = Way("limit_transport()", limiter, key, cost, max_wait, feedback, _origin, _own, blocks=blocks)
+    way = Way("limit_transport()", limiter, key, cost, max_wait, feedback, _origin)
     limited: AnyTransport = _limited_kind(bases)(inner, way)
     return limited
 
@@ -129,13 +126,13 @@ class _LimitedTransport:
         self._way = way
 
     async def handle_async_request(self, request: Any) -> Any:
-        with await self._way.enter(request) as sent:
+        with await self._way.enter(request, **_own(request)) as sent:
             response = await self._inner.handle_async_request(request)
             sent.hear(response.status_code, response.headers)
         return response
 
     def handle_request(self, request: Any) -> Any:
-        with self._way.enter_blocking(request) as sent:
+        with self._way.enter_blocking(request, **_own(request)) as sent:
             response = self._inner.handle_request(request)
             sent.hear(response.status_code, response.headers)
         return response
@@ -160,19 +157,6 @@ class _LimitedTransport:
     def __exit__(self, *error: Any) -> None:
         self._inner.__exit__(*error)
 
-    def __repr__(self) -> str:
-        return f"limit_transport({self._inner!r})"
-
-
-def _called_by_a_synchronous_client() -> bool:
-    # Only the caller tells the two clients apart, and a loop may run around a synchronous one, as it does in a notebook.
-    frame = currentframe()
-    while frame is not None and not frame.f_code.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
-        if frame.f_code.co_qualname.startswith("Client.") and "AsyncClient" in frame.f_globals:
-            return True
-        frame = frame.f_back
-    return False
-
 
 @cache
 def _limited_kind(bases: tuple[type, ...]) -> type[Any]:
@@ -184,11 +168,5 @@ def _origin(request: Any) -> str:
     return origin(request.url.scheme, request.url.raw_host.decode("ascii"), request.url.port)
 
 
-def _own(request: Any) -> dict[str, Any]:
-    # The cost and max_wait that a request carries.
-    own = request.extensions.get("aiorate", {})
-    if not isinstance(own, dict):
-        raise TypeError(f"extensions={{'aiorate': ...}} must be a dict such as {{'cost': 7}}, not {kind_of(own)}.")
-    if unknown := own.keys() - {"cost", "max_wait"}:
-        raise ValueError(f"extensions={{'aiorate': ...}} takes cost and max_wait, not {', '.join(map(repr, unknown))}.")
-    return own
+def _own(request: Any) -> Any:
+    return request.extensions.get("aiorate", {})

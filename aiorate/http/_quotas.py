@@ -40,9 +40,7 @@ _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0
 _TIMESPAN = re.compile(r"([0-9]{2}):([0-9]{2}):([0-9]{2}(?:\.[0-9]{1,9})?)")
 # The three forms of RFC 9110, section 5.6.7, and those of mail, which give their zone as a number. Dates of JavaScript do not match.
 _HTTP_DATE = re.compile(r"[A-Za-z]{3,9},? .+[0-9]{2}:[0-9]{2}:[0-9]{2}(?: GMT| UTC| [+-][0-9]{4}| [0-9]{4})")
-_RFC_3339 = re.compile(  # without seconds too, as Atlassian sends it
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})?"
-)
+_RFC_3339 = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}.*")  # without seconds too, as Atlassian sends it
 # Clients, and aiorate, join fields of one name with commas, and a date contains a comma itself.
 _PIECE = re.compile(r"\s*(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,[^,]*|[^,]+", re.IGNORECASE)
 
@@ -97,12 +95,12 @@ def _read_draft_11(fields: dict[str, str]) -> Iterator[Quota]:
         if (remaining := _integer(item, "r")) is None:
             continue  # it is required
         # A partition key may be given in one of the two fields only: express-rate-limit 8 has it in the policy alone.
-        named, pk = [policy for policy in policies if policy[0] == item[0]], item[1].get("pk")
-        same = [policy for policy in named if policy[1].get("pk") == pk] or [policy for policy in named if "pk" not in policy[1]]
-        same = same or (named if pk is None and len(named) == 1 else [])
-        unused = [policy for policy in unused if policy not in same[:1]]
-        reset = _integer(item, "t")
-        yield _quota_of((item[0], same[0][1] if same else {}), remaining, None if reset is None else bounded(reset))
+        pk, reset = item[1].get("pk"), _integer(item, "t")
+        same = [policy for policy in policies if policy[0] == item[0] and (pk is None or policy[1].get("pk", pk) == pk)]
+        same = [policy for policy in same if policy[1].get("pk") == pk] or same
+        own = same[0] if len(same) == 1 else (item[0], {})
+        unused = [policy for policy in unused if policy is not own]
+        yield _quota_of(own, remaining, None if reset is None else bounded(reset))
     for policy in unused:
         yield _quota_of(policy)
 

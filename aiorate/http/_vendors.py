@@ -84,9 +84,6 @@ PROFILES = (
         signs=(("x-ratelimit-bucket", ""), ("x-ratelimit-scope", ""), ("x-ratelimit-global", "")),
         everywhere="x-ratelimit-global",
     ),
-    # https://github.com/reddit-archive/reddit/wiki/API
-    # All three numbers are approximate, and may have a fraction. The limit is not reported.
-    Profile("Reddit", (_X,), signs=(("server", "snooserv"),)),
     # https://shopify.dev/docs/api/usage/rate-limits
     # The level of a leaky bucket. How fast it drains depends on the plan and is not reported.
     Profile("Shopify", (Fields(level="x-shopify-shop-api-call-limit"),)),
@@ -95,7 +92,7 @@ PROFILES = (
     # https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-06
     # The RateLimit of draft 07 is read as these three. The RateLimit of later drafts needs a parser, and has no row.
     Profile("RateLimit", (Fields("ratelimit-limit", "ratelimit-remaining", ("ratelimit-reset",), policies="ratelimit-policy"),)),
-    Profile("X-RateLimit", (_X,)),
+    Profile("X-RateLimit", (_X,)),  # Reddit's numbers may have a fraction: https://github.com/reddit-archive/reddit/wiki/API
     # https://docs.x.com/x-api/fundamentals/rate-limits
     Profile("X-Rate-Limit", (Fields("x-rate-limit-limit", "x-rate-limit-remaining", ("x-rate-limit-reset",)),)),
 )

@@ -137,5 +137,5 @@ async def _settle() -> None:
     threads = sys.modules.get("aiorate._tree.deciding")
     for _ in range(12):  # a few turns from a timer to the last task that it wakes: filler, notice, waiter, and the waiter's owner
         if threads is not None:
-            threads.settle()
+            threads.decisions.settle()
         await loop.yield_once()

@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import sys
 import threading
 from pathlib import Path
 from random import Random
 from time import monotonic
-from types import FrameType
 from typing import Any
 
 import pytest
 import trio
-from helpers.interrupts import ROOT
 
 from aiorate import CalendarWindow, KeyedBudget, KeyedLimiter, LimiterClosed, LineFull, RateSpec, TokenBucket, WaitTooLong
 from aiorate._store.script import MOST, Question
@@ -89,29 +86,6 @@ async def test_cancellation_gives_slots_back(path: Path) -> None:
     await asyncio.sleep(0.1)
     assert other.delay() == near(0.7)
     assert (one.statistics().granted, one.statistics().cancelled, one.statistics().waiting) == (2, 2, 0)
-
-
-@virtual
-async def test_a_signal_handler_that_asks_in_the_middle_takes_no_slot_of_others(path: Path) -> None:
-    """It is called at each instant in turn. As a slot went out of the hand, it left waiters there for ever."""
-    instant = left = 0
-
-    def handle(frame: FrameType, event: str, _: object) -> None:
-        nonlocal left
-        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(ROOT):
-            left -= 1
-            if not left:
-                limiter.try_acquire()
-
-    while left < 1:
-        instant += 1
-        left, limiter = instant, FileLimiter(path, "1000/s", name=f"{instant}")
-        sys.setprofile(handle)
-        try:
-            async with asyncio.timeout(1):
-                await asyncio.gather(*[limiter.acquire() for _ in range(4)])
-        finally:
-            sys.setprofile(None)
 
 
 @virtual

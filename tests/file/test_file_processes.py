@@ -17,7 +17,6 @@ import pytest
 from helpers.forks import program
 
 from aiorate import EngineUnavailable
-from aiorate._store.file_session import FilePool
 from aiorate._store.pool import Pool
 from aiorate.file import FileLimiter
 
@@ -30,13 +29,15 @@ def worker(path: Path, log: int) -> int:
     if pid:
         return pid
 
-    def take(pool: FilePool, permits: Any, now: int, since: int | None = None) -> int:
-        at = Pool.take(pool, permits, now, since)
+    own = Pool.take
+
+    def take(pool: Pool, permits: Any, now: int, since: int | None = None) -> int:
+        at = own(pool, permits, now, since)
         if at <= now:
             os.write(log, struct.pack("<q", now))
         return at
 
-    FilePool.take = take  # type: ignore[method-assign]  # in this process
+    Pool.take = take  # type: ignore[method-assign]  # in this process
 
     async def work(limiter: FileLimiter) -> None:
         while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import aiohttp
@@ -16,8 +15,7 @@ from helpers.server import Server, in_thread
 from aiorate import KeyedLimiter, Limiter, Rate
 from aiorate._finder import Finder
 from aiorate.adaptive import AdaptiveRate, adaptive_of
-from aiorate.aiohttp import middleware
-from aiorate.http import blocking_hooks, hooks, limit_transport
+from aiorate.http import blocking_hooks, limit_transport
 from aiorate.testing import ManualClock
 
 pytestmark = pytest.mark.usefixtures("heard")
@@ -121,19 +119,3 @@ def test_synchronous_clients_are_heard(heard: Heard) -> None:
             client.get(server.url)
 
     assert heard == [("succeeded", 0)] * 2
-
-
-def test_without_feedback_nothing_could_be_learnt() -> None:
-    """The rate would stay where it is."""
-    for adapter in (hooks, blocking_hooks, middleware, partial(limit_transport, httpx2.HTTPTransport())):
-        with pytest.raises(TypeError, match="learns from responses"):
-            adapter(adaptive_rate(scope="process"), feedback=False)
-
-
-@one_loop
-@each_client
-async def test_a_keyed_search_without_feedback_is_refused(kind: str, server: Server) -> None:
-    """At the first request, since its limiter is made then."""
-    async with fetching(kind, KeyedLimiter(lambda key: adaptive_rate()), feedback=False) as fetch:
-        with pytest.raises(TypeError, match="learns from responses"):
-            await fetch(server.url)

@@ -93,7 +93,7 @@ def test_options_are_those_of_the_asynchronous_ones(client_with: Any, server: Se
         client.get("/a", extensions={"aiorate": {"cost": 0}})
         with pytest.raises(WaitTooLong):
             client.get("/a")
-        with pytest.raises(LookupError, match="no limiter for 'c'"):
+        with pytest.raises(LookupError, match="'c'"):
             client.get("/c")
 
     assert [9, 0] == [limiter.statistics().granted for limiter in limiters.values()]
@@ -122,12 +122,12 @@ def test_a_transport_of_both_kinds_serves_both(package: Any) -> None:
     assert isinstance(both, (package.BaseTransport, package.AsyncBaseTransport))
 
 
-@PACKAGES
-def test_the_scope_of_a_loop_is_refused_when_it_is_made(package: Any) -> None:
-    """The error says what to write."""
-    for make in (blocking_hooks, lambda limiter: limit_transport(package.HTTPTransport(), limiter)):
-        with pytest.raises(RuntimeError, match=r"scope='process', or use an AsyncClient"):
-            make(Limiter("10/s"))
+def test_the_scope_of_a_loop_is_refused(client_with: Any, server: Server) -> None:
+    """The error says what to write, and nothing is sent."""
+    for limiter in (Limiter("10/s"), KeyedLimiter[str](lambda key: "1/s")):
+        with client_with(limiter) as client, pytest.raises(RuntimeError, match=r"scope='process'"):
+            client.get("/")
+    assert [] == server.arrivals
 
 
 def test_in_a_thread_whose_loop_runs_nothing_is_sent(client_with: Any, server: Server) -> None:
@@ -149,7 +149,7 @@ def test_an_asynchronous_client_is_told_which_hooks_to_take(package: Any) -> Non
     async def main() -> None:
         transport = package.MockTransport(lambda request: package.Response(200))
         async with package.AsyncClient(transport=transport, event_hooks=blocking_hooks(bucket())) as client:
-            with pytest.raises(RuntimeError, match=r"AsyncClient with hooks\(limiter\)"):
+            with pytest.raises(RuntimeError, match="would block the event loop"):
                 await client.get("http://a.test")
 
     asyncio.run(main())
@@ -166,8 +166,6 @@ def test_keys_are_limited_in_all_threads(client_with: Any, server: Server) -> No
             client.get("/b", extensions={"aiorate": {"max_wait": 0}})
 
     assert (30, 0.1) == (keyed["/a"].delay(), keyed["/b"].delay())
-    with pytest.raises(RuntimeError, match="scope='process'"):
-        client_with(KeyedLimiter[str](lambda key: "1/s"))
 
 
 def test_a_budget_observes_the_responses(client_with: Any, server: Server) -> None:
@@ -178,5 +176,3 @@ def test_a_budget_observes_the_responses(client_with: Any, server: Server) -> No
         client.get("/")
 
     assert 30 == budget.delay()
-    with pytest.raises(RuntimeError, match="scope='process'"):
-        client_with(Budget(requests="1/s"))

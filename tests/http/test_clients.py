@@ -79,7 +79,7 @@ async def test_the_key_is_the_origin_unless_told_otherwise(kind: str, server: Se
         for url in ("/a", "/b"):
             await fetch(server.url + url)
         await fetch(other.url)
-        with pytest.raises(LookupError, match=f"no limiter for '{third.url}'"):
+        with pytest.raises(LookupError, match=third.url):
             await fetch(third.url)
 
         assert {server.url: 2, other.url: 1} == {key: limiter.statistics().granted for key, limiter in limiters.items()}
@@ -267,8 +267,8 @@ async def test_a_wrong_cost_is_refused_where_it_is_written() -> None:
     """Later it would fail somewhere inside aiohttp."""
     table: list[tuple[Any, type[Exception]]] = [(-1, ValueError), (True, TypeError), (1.5, TypeError), ("7", TypeError), (None, TypeError)]
     for permits, error in table:
-        with pytest.raises(error, match="0: not limited"):
-            cost(permits)
+        with pytest.raises(error, match="0: not limited"), cost(permits):
+            pass
 
 
 @leaping

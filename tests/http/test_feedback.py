@@ -168,6 +168,7 @@ FORMS = [
     ("Tue, 26 Mar 2024 21:01:59 +0100", 120.0),
     ("2024-03-26T20:01:59Z", 120.0),
     ("2024-03-26t20:01:59.25z", 120.25),
+    ("2024-03-26T21:01:59+0100", 120.0),
     (str(EPOCH + 120), 120.0),  # a time, not a wait of 54 years
     ("30s", 30.0),
     ("00:00:30", 30.0),  # Azure
@@ -230,8 +231,11 @@ def test_a_throttling_status_alone_pauses_for_a_second() -> None:
 
 
 def test_zero_from_the_server_itself_is_zero() -> None:
-    """It says that the client may come back at once; only a reset of 0 is a rounded value."""
-    assert pause_of(429, Retry_After="0", X_RateLimit_Remaining="0", X_RateLimit_Reset="60") == 0.0
+    """It says that the client may come back at once. Where nothing is left it is a rounded value, and so is a reset of 0."""
+    assert pause_of(429, Retry_After="0", X_RateLimit_Remaining="1", X_RateLimit_Reset="60") == 0.0
+    assert pause_of(429, Retry_After="0", X_RateLimit_Remaining="0", X_RateLimit_Reset="60") == 1.0
+    assert pause_of(429, Retry_After="0", X_RateLimit_Remaining="0", X_RateLimit_Reset="0.25") == 0.25
+    assert pause_of(429, Retry_After="0", X_RateLimit_Remaining="0") == 1.0
     assert pause_of(429, X_RateLimit_Remaining="0", X_RateLimit_Reset="0") == 1.0
     assert pause_of(200, X_RateLimit_Remaining="0", X_RateLimit_Reset="0") is None
     assert pause_of(429, retry_after_ms="0", Retry_After="5") == 5.0

@@ -167,11 +167,11 @@ VENDORS: dict[str, tuple[str, Feedback | None]] = {
     ),
     "Reddit": (
         "server: snooserv | x-ratelimit-remaining: 598.0 | x-ratelimit-reset: 412 | x-ratelimit-used: 2",
-        Feedback(200, None, (Quota("", None, 598, 412.0),), "Reddit"),
+        Feedback(200, None, (Quota("", None, 598, 412.0),), "X-RateLimit"),
     ),
     "Reddit: half a request is none": (
         "server: snooserv | x-ratelimit-remaining: 0.5 | x-ratelimit-reset: 37.25",
-        Feedback(200, 37.25, (Quota("", None, 0, 37.25),), "Reddit"),
+        Feedback(200, 37.25, (Quota("", None, 0, 37.25),), "X-RateLimit"),
     ),
     "Shopify": ("X-Shopify-Shop-Api-Call-Limit: 32/40", Feedback(200, None, (Quota("", 40, 8),), "Shopify")),
     "Shopify: full": (

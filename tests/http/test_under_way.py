@@ -131,11 +131,11 @@ async def test_lost_requests_are_not_under_way(kind: str) -> None:
 @one_loop
 @each_client
 async def test_what_was_sent_long_before_has_arrived(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow request is not answered yet, but it was counted before the next was."""
+    """A slow request is not answered yet, but it was counted before the next was; also one of a client that reads no responses."""
     for arrived, left in ((5_000_000_000, LIMIT - 3), (0, LIMIT - 2)):
         limit, slow = limiter(), Slow(SAYS["X-RateLimit"])
-        async with slow.listening() as url, fetching(kind, limit) as fetch:
-            long = asyncio.create_task(fetch(url))
+        async with slow.listening() as url, fetching(kind, limit) as fetch, fetching(kind, limit, feedback=False) as deaf:
+            long = asyncio.create_task(deaf(url))
             await slow.arrived(1)
             with monkeypatch.context() as patch:
                 patch.setattr("aiorate.http._way._ARRIVED", arrived)

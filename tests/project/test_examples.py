@@ -72,7 +72,7 @@ async def test_the_servers_tell_when_to_ask_again() -> None:
     """Exactly: a client is served after the time it was told, and not before. An unknown path costs a permit too."""
     for name in ("fastapi_server.py", "aiohttp_server.py"):
         clock = ManualClock()
-        clients = KeyedLimiter(lambda client, clock=clock: Limiter(SlidingWindow("10/2s"), clock=clock, name="client"))
+        clients = KeyedLimiter(lambda client, clock=clock: Limiter(SlidingWindow("10/2s"), clock=clock), name="client")
         app = runpy.run_path(str(EXAMPLES / name))["make_app"](clients)
         async with _serving(app) as url, httpx2.AsyncClient(base_url=url, timeout=LONG) as client:
             first = [await client.get("/items") for _ in range(3)] + [await client.get("/nothing")]

@@ -39,7 +39,7 @@ async def test_a_charge_delays_all_processes(store: RealServer) -> None:
     await asyncio.sleep(0.01)
     await other.one()
 
-    assert [pytest.approx(0.5, abs=1e-3)] == other.granted
+    assert [pytest.approx(0.3, abs=1e-3)] == other.granted
     assert 5 == one.limiter.statistics().charged
 
 

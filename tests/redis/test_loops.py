@@ -23,7 +23,7 @@ from helpers.stores import RealServer, TimedClient, now
 from helpers.threads import KINDS, in_thread, loop_thread
 
 from aiorate import CalendarWindow, EngineUnavailable, LimiterClosed, WaitTooLong
-from aiorate._tree.deciding import keeper
+from aiorate._tree.deciding import decisions
 from aiorate.redis import RedisBudget, RedisLimiter
 from aiorate.testing import VirtualLoop
 
@@ -168,7 +168,7 @@ def other_threads() -> None:
 
 def threads() -> list[threading.Thread]:
     """The threads that ask stores, of those that were started in this test."""
-    own = {*_before, keeper._thread}
+    own = {*_before, decisions._thread}
     return [thread for thread in threading.enumerate() if thread not in own and thread.name == "aiorate"]
 
 
@@ -266,11 +266,11 @@ def test_the_thread_ends_when_nothing_is_asked(store: RealServer, made: Callable
 def test_a_child_process_has_its_own_thread_and_connection(store: RealServer) -> None:
     said = program(
         """
-from aiorate._tree.deciding import keeper
+from aiorate._tree.deciding import decisions
 from aiorate.redis import RedisLimiter
 
 def names():
-    return [thread.name for thread in threading.enumerate() if thread.name == "aiorate" and thread is not keeper._thread]
+    return [thread.name for thread in threading.enumerate() if thread.name == "aiorate" and thread is not decisions._thread]
 
 limiter = RedisLimiter(URL, "x", "1000/s", lease=0.1, slack=30, scope="process")
 for _ in range(20):

@@ -9,7 +9,7 @@ from struct import Struct
 import pytest
 from helpers.stores import TIMED, RealServer
 
-from aiorate._store.script import FORM, HEAD, MOST, OF_RATE, OF_WINDOW, TEXT, Answer, Question, pack, read_answer
+from aiorate._store.script import FORM, HEAD, MOST, OF_RATE, OF_WINDOW, TEXT, Answer, Question, numbers_of, pack, read_answer
 from aiorate._store.twin import Answering
 
 EPOCH = 1_700_000_000_000_000
@@ -117,7 +117,7 @@ def question(random: Random, kind: str, dims: list[tuple[float, int]], client: C
         gone=pick([0, 0, 0, 1]),
         margin=5_000.0,
     )
-    return pack(asked, limits, runs), [n for n, _ in runs], asked.within >= 0
+    return pack(numbers_of(asked, limits, runs)), [n for n, _ in runs], asked.within >= 0
 
 
 @pytest.mark.parametrize("histories", [40, pytest.param(400, marks=pytest.mark.slow)])

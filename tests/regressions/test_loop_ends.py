@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +22,8 @@ from helpers.strategies import EACH
 
 import aiorate
 from aiorate import Limiter, Scheduler, TokenBucket, TokenPool
-from aiorate._tree.deciding import run
-from aiorate._tree.threads import clear_closed
+from aiorate._tree.deciding import decisions
+from aiorate._tree.threads import waiters
 from aiorate.testing import ManualClock, VirtualLoop
 
 CLEANING: dict[str, tuple[Callable[[], asyncio.AbstractEventLoop], Callable[[], Scheduler], int]] = {
@@ -216,30 +217,25 @@ def test_the_child_keeps_no_descriptor_of_the_parent() -> None:
     assert 0 == asyncio.run(main())
 
 
-def test_blocking_calls_import_nothing_when_threads_run() -> None:
+def test_blocking_calls_import_nothing_when_threads_run(tmp_path: Path) -> None:
     """A fork during an import of another thread left the child waiting for that module."""
-    code = (
-        "import sys, aiorate; limiter = aiorate.Limiter('10/s', scope='process'); before = set(sys.modules);"
-        "limiter.acquire_blocking(); print(*(set(sys.modules) - before))"
-    )
+    for made in ("aiorate.Limiter('10/s', scope='process')", "aiorate.file.FileLimiter(sys.argv[1], '10/s')"):
+        code = f"import sys, aiorate.file; limiter = {made}; before = set(sys.modules);"
+        code += "limiter.acquire_blocking(); print(*(set(sys.modules) - before))"
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "limits")], capture_output=True, text=True, check=True)
 
-    assert done.stdout.split() == []
+        assert done.stdout.split() == [], made
 
 
-def test_a_loop_that_ends_as_its_task_goes_on_keeps_the_grant(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that decides hears of it later, and another one looked for closed loops meanwhile: the permit was granted once more."""
+def test_a_loop_that_ends_as_its_task_goes_on_keeps_the_grant() -> None:
+    """It is noted later, and another thread looked for closed loops meanwhile: the permit was granted once more."""
     limiter = Limiter(TokenBucket("1000/s", burst=1), scope="process")
-    told: list[Callable[[], object]] = []
-    monkeypatch.setattr("aiorate._tree.threads.tell", told.append)
 
     async def main() -> None:
         await limiter.acquire()
         await limiter.acquire()
 
     asyncio.run(main())
-    run(clear_closed)
-    for call in told:
-        run(call)
+    decisions.run(waiters.clear_closed)
     assert (limiter.statistics().granted, limiter.statistics().cancelled) == (2, 0)

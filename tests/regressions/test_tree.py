@@ -16,13 +16,13 @@ from helpers.driving import LONG, one_loop
 from helpers.threads import in_thread
 
 from aiorate import Budget, KeyedLimiter, Limiter, SlidingWindow, TokenBucket
-from aiorate._tree.deciding import Keeper, decisions
+from aiorate._tree.deciding import Decisions, decisions
 from aiorate._tree.threads import ThreadTree
 from aiorate._tree.tree import Tree
 from aiorate.testing import VirtualLoop
 
 
-@pytest.mark.parametrize("place", [Tree.resume, Keeper.put])
+@pytest.mark.parametrize("place", [Tree.resume, Decisions.hand])
 def test_ctrl_c_spends_nothing_wherever_it_comes(place: Any, capfd: pytest.CaptureFixture[str]) -> None:
     """The permit and the place come back, also when the thread goes on already, or has not handed its request over yet."""
     limiter = Limiter(TokenBucket("100/s", burst=1), scope="process", max_concurrency=1)

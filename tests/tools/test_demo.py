@@ -31,12 +31,12 @@ def test_a_request_without_a_grant_breaks_the_guarantee() -> None:
 
 @pytest.mark.asyncio
 async def test_the_server_refuses_what_exceeds_its_limit() -> None:
-    """And notes refused requests too. Every client of both libraries sends something."""
+    """And notes refused requests too. Every client sends something."""
     for allowed, status in ((0, 429), (1_000_000, 200)):
-        run = await demo.send(0.2, 3, allowed)
+        arrivals, answers = await demo.send(0.2, 3, allowed)
 
-        assert run.count() == run.count(status=status) == len(run.arrivals)
-        assert min(run.count("httpx2"), run.count("aiohttp")) >= 3
+        assert answers == {status: len(arrivals)}
+        assert len(arrivals) >= 3
 
 
 def test_a_short_run_keeps_the_guarantee(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +48,7 @@ def test_a_short_run_keeps_the_guarantee(capsys: pytest.CaptureFixture[str]) -> 
     assert code == 0
     assert rows["bound(1): granted in any second, at most"] == ["-", "112"]  # a bucket of 10, and 100/s for 1.02 s
     arrived = int(rows["arrived in the busiest second"][1])
-    assert 0 < arrived <= int(rows["requests by httpx2"][1]) + int(rows["requests by aiohttp"][1]) <= 112
+    assert 0 < arrived <= int(rows["requests"][1]) <= 112
     assert "requests per second: without (o) and with the limiter (#)" in out
     assert "Kept: at most" in out
     assert "\x1b" not in out

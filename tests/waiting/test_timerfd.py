@@ -112,7 +112,7 @@ async def test_timers_fire_in_order_and_cancelled_ones_do_not() -> None:
     def note(number: int) -> None:
         fired.append((number, time.monotonic_ns() >= base + number))
 
-    handles = [timers().call_at(base + number, partial(note, number)) for number in (3, 1, 4, -SECOND, 2, 5)]
+    handles = [timers().add(base + number, partial(note, number)) for number in (3, 1, 4, -SECOND, 2, 5)]
     for handle in (handles[0], handles[1], handles[1]):
         handle.cancel()
     await until(lambda: (5, True) in fired)
@@ -136,9 +136,9 @@ async def test_a_callback_that_fails_stops_no_other() -> None:
     def fail() -> None:
         raise ZeroDivisionError
 
-    timers().call_at(instant, fail)
-    timers().call_at(instant, lambda: fired.append("same"))
-    timers().call_at(instant + 3_000_000, lambda: fired.append("later"))
+    timers().add(instant, fail)
+    timers().add(instant, lambda: fired.append("same"))
+    timers().add(instant + 3_000_000, lambda: fired.append("later"))
     await until(lambda: "later" in fired)
 
     assert fired == ["same", "later"]
@@ -173,7 +173,7 @@ async def test_cancelled_timers_do_not_pile_up_behind_the_first() -> None:
     for seconds in range(2_000):
         limiter.pause(seconds + 1)
 
-    kind = type(timers().call_at(0, turns))
+    kind = type(timers().add(0, turns))
     assert 1 <= alive(kind) < 200
     for task in waiting:
         task.cancel()

@@ -1,0 +1,320 @@
+"""What a limit asks its store, in the words of the script, and what the answers mean for its pool: the same for all stores.
+
+It lacks slots for the requests in line and, with a lease, for those to come. A store says when slots are due by durations, and nothing is
+booked by the wall clock of this machine. How a question reaches the store, and when, is for `aiorate._store.session` and
+`aiorate._store.file_session`.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from itertools import chain, groupby, islice
+from math import ceil
+from random import getrandbits
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakSet
+
+from aiorate._rate import NS_PER_SECOND
+from aiorate._schedulers.amounts import count_of
+from aiorate._store.script import HEAD, MOST, MOST_RUNS, OF_RATE, Question, numbers_of, row
+from aiorate._store.slots import MOST_NS, Level, Run, check_pause
+from aiorate._tree.changes import follow
+from aiorate._tree.limit import Provider
+from aiorate._tree.questions import in_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aiorate._loops.loop import Handle
+    from aiorate._schedulers.amounts import Permits
+    from aiorate._store.pool import Pool
+    from aiorate._store.script import Answer
+    from aiorate._store.slots import Part
+    from aiorate._tree.node import Node
+
+
+US, MS = 1_000, 1_000_000  # ns
+FLUSH_NS = 50 * MS  # after which the store hears what came back, if no question is to be expected
+_RECHECK_NS = NS_PER_SECOND  # how often a process in which a request waits asks whether a pause goes on
+_PORTION = 500  # slots in one question, if a horizon has fewer: the loop wakes as many waiters before slots lapse
+_CHUNK = 16  # requests of a budget like the first in line, whose time is the horizon if the one given is longer
+_SHORTEST_US = 20_000  # of such a horizon
+_SOONEST_NS, _LATEST_NS = 20 * MS, 250 * MS  # after which to ask again for a reservation that was not booked
+_RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a window that is used up: permits may come back
+_ROUGHLY_NS = 100 * US  # a grant is so much older than its question at most
+Runs = list[tuple[int, tuple[int, ...]]]
+"""How many requests of which amounts."""
+
+
+class Sent(NamedTuple):
+    """A question that is not answered yet."""
+
+    at: int
+    """The reading when it was asked, ..."""
+    now: int
+    """... and the limit's time."""
+    runs: Runs
+    parts: tuple[Part, ...]
+    """By which it was asked."""
+    whole: bool
+    """Whether requests are granted whole or not at all."""
+    more: Sequence[int] = ()
+    """The corrections that it tells, ..."""
+    oldest: int | None = None
+    """... and since when."""
+    news: tuple[int, ...] = ()
+    """What it tells of pauses."""
+
+
+class Talk(Provider):
+    """Between a limit, whose node it watches and whose pool it fills, and its store. Durations are in ns.
+
+    All processes together aim to book a ``horizon`` ahead. With a ``lease``, slots are taken so far ahead that nobody asked for yet.
+    """
+
+    def __init__(self, node: Node, pool: Pool, horizon: int, lease: int, slack: int) -> None:
+        self._node, self._pool = node, pool
+        self._horizon, self._lease, self._slack = max(horizon, lease), lease, slack
+        self._paused: bool = False  # whether the store pauses all processes
+        self._took: int = 0  # how long an answer takes, smoothed; 0: none was measured
+        self._edges: tuple[object, list[int]] = (None, [])  # of windows; Unix times in ns, of that rate
+        self._use: tuple[int, int] = (-MOST_NS, 0)  # when the present measurement of use began, and the permits spent until then
+        pool.patient = node.above is not None
+        pool.link = node.provider = self
+        self.forked()
+        _talks.add(self)
+
+    def forked(self) -> None:
+        """This is a new client, or that of a child process: slots, questions, and what is to be told are the parent's."""
+        pool = self._pool
+        pool.clear()
+        pool.unanswered()
+        pool.corrections, pool.oldest = [0] * len(pool.parts), None
+        self._number: int = getrandbits(48) + 1  # of this client
+        self._seat: float = 0.0  # see `Question.seat`
+        self._sent: Sent | None = None  # the question under way
+        self._news: list[int] = []  # what the store is yet to hear of pauses: readings at which they are to end; 0: they are over
+        self._tail: Run | None = None  # the last slots of all, as far as is known
+        self._timer: Handle | None = None
+        self._timer_at: int = 0
+
+    # What is lacking.
+
+    def _first(self) -> Permits:
+        """The permits of the first in line; 0: nobody waits."""
+        first = self._node.first()
+        return 0 if first is None else first[1] if isinstance(first, tuple) else first.stood
+
+    def _uncovered(self, now: int) -> list[tuple[int, ...]]:
+        """The first requests for which there are not enough slots, of those in line in about the order of service."""
+        pool, line, first = self._pool, self._node.line, self._node.first()
+        below = sorted([limit for _, limit in line.below()], key=lambda limit: limit is not first)
+        waiting = chain([limit.stood for limit in below], (permits for ticket, permits, _ in line if not ticket.cancelled()))
+        return pool.hand.uncovered([*islice((need for permits in waiting if any(need := pool.need(permits))), 2 * MOST_RUNS)], now)
+
+    def _lack(self) -> Runs:
+        """The runs to ask for: those of the requests in line, and with a lease of those to come."""
+        pool, now = self._pool, self._node.now()
+        if not pool.unit:
+            return [(len([*same]), need) for need, same in groupby(self._uncovered(now))][:MOST_RUNS]
+        first, waiting = count_of(self._first()), in_line(self._node)
+        ready = pool.usable(first or 1, now)
+        expected = self._expected(first, waiting) if self._lease else 0
+        missing = waiting + expected - ready
+        if missing <= 0:
+            return []
+        most = max(_PORTION, first, *[part.rate.permits_in(self._horizon) for part in pool.parts])
+        return [(min(missing, most), (1,) * len(pool.parts))]
+
+    def _expected(self, first: int, waiting: int) -> int:
+        """How many permits the next lease will take, if use goes on as it did in the last one or two.
+
+        The measurement begins after the permits of the first question: a process that makes one request in a while takes nothing ahead.
+        """
+        pool, lease, reading, (since, before) = self._pool, self._lease, self._node.read(), self._use
+        age, used = reading - since, max(pool.spent - before, 0)
+        if age >= 3 * lease:
+            age, used = 0, 0
+            self._use = reading, pool.spent + (first or pool.refused)
+        elif age >= 2 * lease:
+            age, used = lease, used * lease // age
+            self._use = reading - lease, pool.spent - used
+        expected = min(used * lease // max(age, lease), pool.rate.permits_in(lease))
+        return expected if waiting else max(expected, pool.refused)  # a request was refused and does not wait
+
+    # The question.
+
+    @property
+    def busy(self) -> bool:
+        return self._sent is not None or self._untold()
+
+    def _untold(self) -> bool:
+        """Whether the store is yet to hear something."""
+        if self._news:
+            reading = self._node.read()
+            self._news = [at for at in self._news if not at or at > reading]
+        return bool(self._news) or any(self._pool.corrections)
+
+    def _ask_for(self, runs: Runs, within: float, age: float, unix: int, gone: int = 0) -> list[float]:
+        """What to ask for these requests, and to tell. ``unix`` is the time, in ns; an ``age`` ago the store said something, in us.
+
+        Each of them is granted if it is due ``within`` so many us, whole or not at all; -1: at any time. The last slots in hand come back
+        unless somebody has booked since, if ``gone`` is not 0.
+        """
+        pool, reading, now = self._pool, self._node.read(), self._node.now()
+        news, self._news = self._news[:1], self._news[1:]
+        self._sent = Sent(reading, now, runs, pool.parts, within >= 0, pool.corrections, pool.oldest, tuple(news))
+        question = self._question(runs, within)._replace(
+            pause=(news[0] and news[0] - reading) / US if news else -1.0,
+            age=age,
+            oldest=0.0 if pool.oldest is None else max(now - pool.oldest - _ROUGHLY_NS, 0) / US,
+            gone=int(gone > 0),
+        )
+        corrected = zip(pool.parts, pool.corrections, strict=True)
+        rows = [row(part, more - gone, self._windows(part, unix)) for part, more in corrected]
+        pool.corrections, pool.oldest, pool.refused = [0] * len(pool.parts), None, 0
+        return numbers_of(question, rows, runs)
+
+    def _question(self, runs: Runs, within: float) -> Question:
+        pool, horizon, reach, took = self._pool, self._horizon / US, MOST, self._took / US
+        if not pool.unit and pool.calendar is None:  # a budget books no longer ahead than some requests like the first take
+            costs = [min(part.time_of(of), MOST_NS) / US for _, need in runs[:1] for of, part in zip(need, pool.parts, strict=True)]
+            horizon = min(horizon, max(_CHUNK * max(costs, default=0.0), _SHORTEST_US))
+            reach = max(horizon, took)
+        return Question(
+            horizon=horizon,
+            reach=reach,
+            within=within,
+            client=self._number,
+            took=took or -1.0,
+            seat=self._seat,
+            margin=self._slack / US,
+        )
+
+    def _windows(self, part: Part, unix: int) -> list[int]:
+        """The edges of the present window and of the next two; Unix times in ns."""
+        rate, edges = self._edges
+        if part.calendar is not None and (rate != part.rate or not edges[0] <= unix < edges[1]):
+            edges = part.edges(unix)
+            self._edges = part.rate, edges
+        return edges
+
+    def _unanswered(self, nothing: bool = False) -> None:
+        """The question under way has no answer: the store may have heard what it told; ``nothing``: it has not."""
+        sent, self._sent, pool = self._sent, None, self._pool
+        if sent is None:
+            return
+        # What came back may have arrived, and must not come back twice.
+        more = [each if nothing or each > 0 else 0 for each in sent.more]
+        pool.corrections = [own + its for own, its in zip(pool.corrections, more, strict=True)]
+        if nothing and sent.oldest is not None:
+            pool.oldest = sent.oldest if pool.oldest is None else min(sent.oldest, pool.oldest)
+        if self._news[:1] != [0]:
+            self._news = [*sent.news, *self._news]
+
+    # The answer.
+
+    def _book(self, answer: Answer, sent: Sent, now: int) -> None:
+        """Put what was assigned into the pool. The durations of the answer count from the instant ``now``."""
+        pool, numbers, slots, closes = self._pool, answer.numbers, [], None
+        if sent.parts[0].calendar is not None:
+            used, _, ends = numbers[HEAD : HEAD + 3]
+            closes = int((ends - numbers[1]) * US)
+            levels = [Level(now, int(used), now + closes + 1)]
+        else:
+            levels = [Level(now + ceil(ahead * US)) for ahead in numbers[HEAD::OF_RATE]]
+        if sent.parts == pool.parts:  # else they are those of "local", or of before a change
+            pool.levels = levels
+        for (n, place, starts), (_, need) in zip(answer.runs, sent.runs, strict=False):
+            if n and closes is not None:  # used only before the earliest instant here at which the window may end
+                slots.append(Run(need, n, sent.now, (), (), closes - self._slack - 1))
+            elif n and any(need):  # a reservation of nothing stands in line, too
+                slots.append(pool.run(n, place, starts, need, sent.parts, now))
+        self._seat, self._tail = answer.seat, slots[-1] if slots else None
+        pool.unanswered()
+        pool.hand.add(slots)
+        if answer.wait and not sent.whole and not numbers[2]:
+            wait = ceil(answer.wait * US)
+            if closes is not None:  # permits may come back meanwhile, and somebody waits for them
+                wait = min(wait, max(wait // _RECHECKS, NS_PER_SECOND), _LONGEST_RECHECK_NS)
+            else:
+                wait = min(max(wait // 4, _SOONEST_NS), _LATEST_NS)
+            pool.look_at = now + wait
+            pool.waits_for = answer.place - 1 if answer.place else pool.waits_for
+
+    def _follow(self, us: float) -> None:
+        """The store pauses all processes for so long; 0: it does not. If it is yet to hear something else, that holds."""
+        if not self._news:
+            self._paused = follow(self._node, ceil(us * US), self._paused)
+
+    # What the pool and the node tell.
+
+    def wanted(self, now: int) -> bool:
+        """Slots may be wanted at that instant. Returns whether they are on their way then."""
+        raise NotImplementedError
+
+    def corrected(self, at_once: bool) -> None:
+        """The store has something to hear: permits that were used without slots, or that come back."""
+        raise NotImplementedError
+
+    def _tell(self, gone: int = 0) -> None:
+        """Have the store hear what is untold, and that so many slots come back; see `_ask_for`."""
+        raise NotImplementedError
+
+    def pausing(self, ns: int) -> None:
+        check_pause(ns)
+        until = self._node.read() + ns
+        if self._news and self._news[-1]:
+            until = max(until, self._news.pop())
+        self._news.append(until)
+        self._tell()
+
+    def resumed(self) -> None:
+        self._news = [0]
+        self._tell()
+
+    def held_up(self) -> None:
+        """A request waits for the end of a pause: ask in a second, and again, whether it goes on."""
+        if self._paused:
+            self._later(_RECHECK_NS)
+
+    def shared(self) -> None:
+        """The first in line keeps its slots while another limit is asked after this one."""
+        self._pool.patient = True
+
+    # Later.
+
+    @property
+    def _open(self) -> bool:
+        """Whether the store may be asked."""
+        return not self._node.closed
+
+    def _later(self, ns: int) -> None:
+        """Within ``ns``, look after what is in hand, untold, or paused."""
+        node, loop = self._node, self._node.loop
+        at = node.read() + ns
+        if loop is None or not self._open or (self._timer is not None and self._timer_at <= at):
+            return
+        self._no_timer()
+        self._timer, self._timer_at = loop.call_at(at, self._on_timer), at
+
+    def _no_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_timer(self) -> None:
+        raise NotImplementedError
+
+
+_talks: WeakSet[Talk] = WeakSet()
+
+
+def _after_fork() -> None:
+    for talk in list(_talks):
+        talk.forked()
+
+
+with suppress(AttributeError):  # Windows has no fork
+    os.register_at_fork(after_in_child=_after_fork)
