@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from aiorate._errors import LimiterClosed, kind_of, shown
+from aiorate._errors import LimiterClosed, check_count, kind_of, shown
 from aiorate._keyed_base import Keyed
 from aiorate._limiter import Limiter
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
@@ -81,30 +81,21 @@ class KeyedLimiter(Keyed[K, Limiter]):
         limit = _made("shared", shared, on_event, scope) if self._owns_shared else shared
         super().__init__(factory, limit, max_keys, idle, name, on_event, on_wait, scope)
         if weight is not None and not callable(weight):
-            raise TypeError(
-                "KeyedLimiter(weight) must be a function of the key that returns a whole number, such as lambda key: 100,"
-                f" not {kind_of(weight)}."
-            )
+            raise TypeError(f"KeyedLimiter(weight) must be a function of the key that returns a whole number, not {kind_of(weight)}.")
         if weight is not None and shared is None:
             raise ValueError("KeyedLimiter(weight): only keys that share a limit have weights, and there is none. Add shared=.")
         self._weight = weight
         self._tree: Tree | None = None  # of all keys without a shared limit, as far as they are made here
 
     def _make(self, key: K) -> Limiter:
-        weight = 1 if self._weight is None else self._ask_weight(self._weight, key)
+        weight = 1
+        if self._weight is not None:
+            weight = self._call("weight=", self._weight, key)  # type: ignore[assignment]  # it is checked
+            check_count(f"KeyedLimiter(weight) for {shown(key)}: what the function returned", weight, least=1)
         limiter = super()._make(key)
         if limiter._node.above is not None:
-            limiter._node.flow = Flow(weight)
+            limiter._node.flow = Flow(int(weight))
         return limiter
-
-    def _ask_weight(self, function: Callable[[K], int], key: K) -> int:
-        weight = self._call("weight=", function, key)
-        what = f"KeyedLimiter(weight) for {shown(key)}: the function must return a whole number of at least 1"
-        if isinstance(weight, bool) or not isinstance(weight, int):
-            raise TypeError(f"{what}, such as 1 or 100, not {shown(weight)}.")
-        if weight < 1:
-            raise ValueError(f"{what}, not {shown(weight)}. For keys that must wait less, make the weights of other keys larger.")
-        return int(weight)
 
     def _member(self, key: K, made: object, shared: Limiter | None) -> Limiter:
         limiter = getattr(made, "limiter", made)  # that of an AdaptiveRate
