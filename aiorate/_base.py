@@ -57,7 +57,9 @@ class Base:
         on_wait: Callable[[Waited], object] | None,
         tree: Tree | None = None,
     ) -> None:
-        if max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None:
+        if tree is None and (
+            max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None
+        ):
             check_options(self._NAME, max_waiting, clock, name, on_event, on_wait)
         if scope != "loop" and tree is None:
             check_scope(self._NAME, scope)

@@ -98,15 +98,15 @@ class KeyedLimiter(Keyed[K, Limiter]):
         return limiter
 
     def _member(self, key: K, made: object, shared: Limiter | None) -> Limiter:
-        limiter = getattr(made, "limiter", made)  # that of an AdaptiveRate
-        if isinstance(limiter, Limiter):
+        if type(made) is not str and isinstance(limiter := getattr(made, "limiter", made), Limiter):  # that of an AdaptiveRate
             if limiter is not made and self._idle is None:
                 self._idle, self._now = _REMEMBERED, -1
-            return limiter
+            return super()._member(key, limiter, shared)
         name, tree = key if isinstance(key, str) else None, self._tree if shared is None else shared._node.tree
         limiter = Limiter._of_key(made, name, self._on_event, self.scope, tree)
         if tree is None:
             self._tree = limiter._node.tree
+        limiter._belong(shared)
         return limiter
 
     # Asking.
@@ -122,7 +122,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
         except LimiterClosed:
             await Limiter(1).acquire()  # called again and again, this lets the loop turn too
             raise
-        if permits is _ONE and max_wait is None and limiter._meter.grab():  # without another coroutine
+        meter = limiter._meter
+        if permits is _ONE and max_wait is None and (meter.grab() or (limiter._node.begin() and meter.grab())):  # without another coroutine
             return 0.0
         return await limiter.acquire(permits, max_wait=max_wait)
 
@@ -132,7 +133,10 @@ class KeyedLimiter(Keyed[K, Limiter]):
 
     def try_acquire(self, key: K, permits: int = 1) -> bool:
         """Take the permits, of the key and of the shared limit, if both have them right now. Never waits."""
-        return self[key].try_acquire(permits)
+        limiter = self[key]
+        if permits is _ONE and (limiter._meter.grab(True) or (limiter._node.begin() and limiter._meter.grab(True))):
+            return True
+        return limiter.try_acquire(permits)
 
     def observe(self, key: K, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
         """Apply what a server's response said about a key; see `Limiter.observe`. Only that key is paused.

@@ -89,9 +89,15 @@ class Keyed(Generic[K, V]):
 
     # For subclasses.
 
-    def _member(self, key: K, made: object, shared: V | None) -> object:
-        """The member that the factory ``made``, and that will share that one. Raises TypeError and ValueError if that is none."""
-        return made
+    def _member(self, key: K, made: object, shared: V | None) -> V:
+        """The member that the factory ``made``, and that shares that one. Raises TypeError and ValueError if it cannot be that."""
+        if not isinstance(made, self._KIND):
+            raise TypeError
+        if made is shared:
+            raise ValueError("it is the limit that is shared: make one for each key.")
+        check_same_scope("its scope", self._NAME, self._process, made._node.tree.threads)
+        made._belong(shared)
+        return cast("V", made)
 
     def _check_shared(self, what: str, shared: object) -> V:
         """The limit that members shall share. If it cannot be that, raises TypeError or ValueError, which names it ``what``."""
@@ -115,7 +121,10 @@ class Keyed(Generic[K, V]):
         node = member._node
         if node.used != self._now:
             node.used = node.read() if self._now < 0 else self._now
-            self._move(key)
+            if self._process:
+                self._move(key)
+            else:
+                self._kept.move_to_end(key)
         self._left -= 1
         if self._left <= 0:
             self._left = _APART
@@ -284,13 +293,7 @@ class Keyed(Generic[K, V]):
             shared = None if given is None else self._check_shared(f"{self._NAME}(shared) for {key!r}", given)
         made = self._call("the factory", self._factory, key)
         try:
-            member = self._member(key, made, shared)
-            if not isinstance(member, self._KIND):
-                raise TypeError
-            if member is shared:
-                raise ValueError("it is the limit that is shared: make one for each key.")
-            check_same_scope("its scope", self._NAME, self._process, member._node.tree.threads)
-            member._belong(shared)
+            return self._member(key, made, shared)
         except TypeError as error:
             wrong = f": {error}" if isinstance(made, (list, tuple)) else "."
             raise TypeError(
@@ -298,7 +301,6 @@ class Keyed(Generic[K, V]):
             ) from error
         except ValueError as error:
             raise ValueError(f"{self._NAME}: the factory returned {made!r} for {key!r}: {error}") from error
-        return cast("V", member)
 
     def _call(self, what: str, function: Callable[[K], object], key: K) -> object:
         """Call a function of the user. A note on its error names the key."""
