@@ -37,7 +37,7 @@ P = ParamSpec("P")
 class Base:
     """One node of a tree, and the places below it if there is a ``max_concurrency``."""
 
-    __slots__ = ("__weakref__", "_all_places", "_max_waiting", "_node", "_places")
+    __slots__ = ("__weakref__", "_all_places", "_max_waiting", "_meter", "_node", "_places")
     _NAME: ClassVar[str]
     """The name of the class, for errors."""
     _blocks: ClassVar[bool] = False
@@ -70,6 +70,7 @@ class Base:
         late = 20_000_000 if catch_up == 0.02 else duration_to_ns(catch_up, f"{self._NAME}(catch_up)")
         self._node = node = Node(scheduler, late, precise, clock, name, tree)
         node.on_event = on_event
+        self._meter = node.meter
         self._places: Inside | None = None
         if max_concurrency is not None:
             from aiorate._inside import Inside

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from aiorate._base import Base
 from aiorate._errors import LimiterClosed, check_count, kind_of, shown
 from aiorate._keyed_base import Keyed
 from aiorate._limiter import Limiter
+from aiorate._options import strategy_of
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
 from aiorate._tree import changes
 from aiorate._tree.fair_queue import Flow
@@ -78,8 +80,9 @@ class KeyedLimiter(Keyed[K, Limiter]):
         scope: Literal["loop", "process"] = "loop",
     ) -> None:
         self._owns_shared = shared is not None and not callable(shared)  # it is made here, and closed here
-        limit = _made("shared", shared, on_event, scope) if self._owns_shared else shared
-        super().__init__(factory, limit, max_keys, idle, name, on_event, on_wait, scope)
+        if self._owns_shared:
+            shared = Limiter(strategy_of("KeyedLimiter(shared)", shared), name="shared", on_event=on_event, scope=scope)
+        super().__init__(factory, shared, max_keys, idle, name, on_event, on_wait, scope)
         if weight is not None and not callable(weight):
             raise TypeError(f"KeyedLimiter(weight) must be a function of the key that returns a whole number, not {kind_of(weight)}.")
         if weight is not None and shared is None:
@@ -103,7 +106,9 @@ class KeyedLimiter(Keyed[K, Limiter]):
                 self._idle, self._now = _REMEMBERED, -1
             return super()._member(key, limiter, shared)
         name, tree = key if isinstance(key, str) else None, self._tree if shared is None else shared._node.tree
-        limiter = Limiter._of_key(made, name, self._on_event, self.scope, tree)
+        limiter = Limiter.__new__(Limiter)  # its options are checked
+        scheduler = strategy_of("Limiter()", made)
+        Base.__init__(limiter, scheduler, 0.02, None, None, False, self.scope, None, name, self._on_event, None, tree)
         if tree is None:
             self._tree = limiter._node.tree
         limiter._belong(shared)
@@ -171,10 +176,3 @@ class KeyedLimiter(Keyed[K, Limiter]):
         await super().aclose()
         if self._owns_shared and self._shared is not None:
             await self._shared.aclose()
-
-
-def _made(name: str, limit: object, on_event: Callable[[Event], object] | None, scope: Literal["loop", "process"]) -> Limiter:
-    try:
-        return Limiter(limit, name=name, on_event=on_event, scope=scope)  # type: ignore[arg-type]  # it checks
-    except TypeError as error:
-        raise TypeError(f"KeyedLimiter({name}): {error}") from error

@@ -17,7 +17,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from aiorate._base import Base
-from aiorate._errors import LimiterClosed, check_count, kind_of
+from aiorate._errors import LimiterClosed, check_count, kind_of, shown
 from aiorate._events import Event, emit
 from aiorate._options import check_callback, check_options, check_same_scope, check_scope
 from aiorate._rate import duration_to_ns
@@ -92,7 +92,7 @@ class Keyed(Generic[K, V]):
     def _member(self, key: K, made: object, shared: V | None) -> V:
         """The member that the factory ``made``, and that shares that one. Raises TypeError and ValueError if it cannot be that."""
         if not isinstance(made, self._KIND):
-            raise TypeError
+            raise TypeError(f"it must return {self._WANTED}, not {kind_of(made)}.")
         if made is shared:
             raise ValueError("it is the limit that is shared: make one for each key.")
         check_same_scope("its scope", self._NAME, self._process, made._node.tree.threads)
@@ -294,13 +294,8 @@ class Keyed(Generic[K, V]):
         made = self._call("the factory", self._factory, key)
         try:
             return self._member(key, made, shared)
-        except TypeError as error:
-            wrong = f": {error}" if isinstance(made, (list, tuple)) else "."
-            raise TypeError(
-                f"{self._NAME}: the factory must return {self._WANTED}; for {key!r} it returned {kind_of(made)}{wrong}"
-            ) from error
-        except ValueError as error:
-            raise ValueError(f"{self._NAME}: the factory returned {made!r} for {key!r}: {error}") from error
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self._NAME}: the factory returned {shown(made)} for {key!r}: {error}") from error
 
     def _call(self, what: str, function: Callable[[K], object], key: K) -> object:
         """Call a function of the user. A note on its error names the key."""
