@@ -286,7 +286,7 @@ class ServerQuotas(AllOf):
         return True
 
     def ended(self, now: int) -> bool:
-        """Whether the strategy can stand alone again: all windows are over. A bucket never is: full again, it may still be the smaller one."""
+        """Whether the strategy can stand alone again: all windows are over. A bucket may be the smaller one for ever."""
         return not self._buckets and all(now >= window.until for window in self._windows)
 
     def left(self, now: int) -> int | None:

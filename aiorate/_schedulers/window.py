@@ -228,11 +228,9 @@ def in_period(rate: Rate, before: Rate, what: str) -> Rate:
         return before.with_permits(kept.permits)
     if rate.is_whole:
         return rate
-    permits = rate.permits * period
-    written = [repr(str(before.with_permits(n))) for n in (permits // rate.period_ns, permits // rate.period_ns + 1) if n]
     raise ValueError(
-        f"set_rate(): the {what} keeps its period, and {as_float(permits, rate.period_ns):g} permits in it are not whole."
-        f" Write {' or '.join(written)}."
+        f"set_rate(): the {what} keeps its period, and {as_float(rate.permits * period, rate.period_ns):g} permits in it are not whole."
+        f" Write whole permits and their period, such as '{before}'."
     )
 
 
