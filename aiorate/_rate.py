@@ -107,10 +107,10 @@ class Rate:
         return read_rate(value) if isinstance(value, str) else cls(value)
 
     @classmethod
-    def exactly(cls, permits: int, period_ns: int, permits_den: int = 1) -> Rate:
-        """``permits / permits_den`` per ``period_ns``: whole numbers that the caller has checked."""
+    def exactly(cls, permits: int, period_ns: int, permits_den: int = 1, period_den: int = 1, months: int = 0) -> Rate:
+        """``permits / permits_den`` per ``period_ns / period_den``: whole numbers that the caller has checked."""
         rate = object.__new__(cls)
-        rate._keep(permits, permits_den, period_ns, 1)
+        rate._keep(permits, permits_den, period_ns, period_den, months)
         return rate
 
     def _keep(self, n: int, n_den: int, ns: int, ns_den: int, months: int = 0) -> None:
@@ -126,10 +126,10 @@ class Rate:
 
     def with_permits(self, permits: int) -> Rate:
         """Another number of permits in the same period."""
-        return _restored(permits, self.period_ns, True, self._months)
+        return Rate.exactly(permits, self.period_ns, months=self._months)
 
     @property
-    def shortest_ns(self) -> int:
+    def _shortest_ns(self) -> int:
         """The length of its shortest period."""
         return _DAYS[self._months][0] * _DAY_NS if self._months else self.period_ns
 
@@ -200,7 +200,6 @@ def read_rate(text: str, calendar: bool = False) -> Rate:
         )
     n, n_den = written(match[1], "Rate.parse()")
     count, count_den = written(match[2] or "1", "Rate.parse()")
-    rate = object.__new__(Rate)
     if months:
         months, rest = divmod(count * months, count_den)
         if rest or n < 1 or n % n_den or months not in _DAYS:
@@ -208,17 +207,14 @@ def read_rate(text: str, calendar: bool = False) -> Rate:
                 f"CalendarWindow({text[:80]!r}): a window is 1, 2, 3, 4, 6 or 12 months, and has a whole number of permits, 1 or more."
                 " Write '10/month', '10/3months' or '10/year'."
             )
-        rate._keep(n // n_den, 1, _DAYS[months][1] * _DAY_NS, 1, months)
-    elif n and count:
-        rate._keep(n, n_den, count * _UNITS[unit], count_den)
-    else:
+        return Rate.exactly(n // n_den, _DAYS[months][1] * _DAY_NS, months=months)
+    if not (n and count):
         raise ValueError(f"Rate.parse({text[:80]!r}): a rate must be greater than 0.")
-    return rate
+    return Rate.exactly(n, count * _UNITS[unit], n_den, count_den)
 
 
 def _restored(permits: int, period_ns: int, is_whole: bool, months: int) -> Rate:
-    rate = object.__new__(Rate)
-    rate._keep(permits, 1, period_ns, 1, months)
+    rate = Rate.exactly(permits, period_ns, months=months)
     _set(rate, "is_whole", is_whole)
     return rate
 

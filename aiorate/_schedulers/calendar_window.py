@@ -133,7 +133,7 @@ class CalendarWindow(Window):
     def bound(self, window: int, largest: int = 1) -> int:
         """n for each window of the calendar that a window of this length may touch: 2 n over an edge."""
         check_window(window, largest)
-        hour, shortest = _HOUR * NS_PER_SECOND, self.rate.shortest_ns
+        hour, shortest = _HOUR * NS_PER_SECOND, self.rate._shortest_ns
         if shortest > hour and self._tz.utcoffset(None) is None:
             change = 2 * hour if shortest <= 24 * hour else 26 * hour  # an island that crosses the date line leaves out a day
             shortest = max(shortest - change, hour)  # the least that a change of the clocks leaves
