@@ -101,10 +101,15 @@ class Rate:
 
     @classmethod
     def of(cls, value: Rate | str | Number) -> Rate:
-        """The Rate itself, the rate that a text names, or a number per second."""
+        """The Rate itself, the rate that a text names, or a number per second. ValueError for one of months."""
         if isinstance(value, Rate):
-            return value
+            return read_rate(str(value)) if value._months else value
         return read_rate(value) if isinstance(value, str) else cls(value)
+
+    @classmethod
+    def _of(cls, value: Rate | str | Number) -> Rate:
+        """As `of`, and of months too."""
+        return value if isinstance(value, Rate) else read_rate(value, True) if isinstance(value, str) else cls(value)
 
     @classmethod
     def exactly(cls, permits: int, period_ns: int, permits_den: int = 1, period_den: int = 1, months: int = 0) -> Rate:

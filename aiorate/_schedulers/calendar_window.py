@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
-from aiorate._rate import NS_PER_SECOND, Rate, read_rate
+from aiorate._rate import NS_PER_SECOND, Rate
 from aiorate._schedulers.interface import check_give_back, check_ns, check_permits, check_window
 from aiorate._schedulers.window import NEVER, Window, in_period, whole_rate
 
@@ -55,7 +55,7 @@ class CalendarWindow(Window):
 
             origin = time.time_ns() - time.monotonic_ns()
         check_ns("CalendarWindow(origin)", origin)
-        self.rate = _checked(self._read_rate(rate))
+        self.rate = _checked(Rate._of(rate))
         self._tz = tz
         self._origin = origin
         self.reset(NEVER if start is None else start)
@@ -102,16 +102,12 @@ class CalendarWindow(Window):
             ends = self._edge_after(at)
         self._began, self._ends, self._used, self._last = began, ends, used + 1, at
 
-    def _read_rate(self, rate: Rate | str | Number) -> Rate:
-        """As `Scheduler._read_rate`, and of months and years."""
-        return read_rate(rate, True) if isinstance(rate, str) else Rate.of(rate)
-
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the number of permits. The window keeps its period, as in `SlidingWindow.set_rate`.
 
         For a window of months, a rate per second or per day counts for the longest such months. Grants in the current window still count.
         """
-        rate = _checked(self._with_period(self._read_rate(rate)))
+        rate = _checked(self._with_period(Rate._of(rate)))
         ends = self._edge_after(max(now, self._last), rate)
         if now < self._ends:
             ends = max(ends, self._ends)  # still the old window

@@ -19,7 +19,7 @@ from aiorate._rate import Rate, ceil_div
 from aiorate._schedulers.interface import check_ask, check_give_back, check_ns, check_permits, check_window
 from aiorate._schedulers.metered import Metered
 
-_MOST = 64
+_STEPS = 64  # levels of a full store that are told apart
 _instant = itemgetter(0)
 # A rate; in units, what follows from it and the parameters; and the numbers of the meter. Shared by all stores with the same parameters.
 # The units: a nanosecond, a permit, the size of the store, and its size while overflow returns; and the ratio at which it returns.
@@ -191,20 +191,13 @@ class Stored(Metered):
             return
         if peaks and peaks[-1][0] > now:
             now = peaks[-1][0]  # where the clock went back, the take is later in order
-        place = len(peaks)
+        level, place = level if level > 0 else 0, len(peaks)
         while place and peaks[place - 1][1] <= level:
             place -= 1
+        if place and peaks[place - 1][1] - level < self._plan[2] // _STEPS:  # hardly lower: one record of both, never too low
+            place -= 1
+            level = peaks[place][1]
         peaks[place:] = ((now, level),)  # in one step: a signal handler may raise after a call
-        if len(peaks) > _MOST:
-            # Merge neighbours that hardly differ, each into the later one, so that the record is never too low and hardly too high.
-            # By level, not by age: otherwise the highest level would be merged again and again until it seemed recent.
-            step, thin = (peaks[0][1] - level) // (_MOST // 2), list[tuple[int, int]]()
-            for instant, found in peaks:
-                if thin and thin[-1][1] - found <= step:
-                    thin[-1] = (instant, thin[-1][1])
-                else:
-                    thin.append((instant, found))
-            self._peaks = thin
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Put permits back as far as there is room; by receipt, as far as there was room at every take since. The rest overflows."""

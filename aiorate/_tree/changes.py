@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from aiorate._rate import duration_to_ns, ns_to_seconds
+from aiorate._rate import Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._schedulers.interface import Scheduler
 from aiorate._tree.supply import SAME
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiorate._feedback import Feedback, Quota
-    from aiorate._rate import Number, Rate
+    from aiorate._rate import Number
     from aiorate._schedulers.amounts import Permits
     from aiorate._spec import RateSpec
     from aiorate._tree.node import Node
@@ -122,7 +122,7 @@ def set_rate(node: Node, rate: Rate | str | Number, member: int | None) -> None:
         if not 0 <= member < len(scheduler.members):
             raise ValueError(f"set_rate(member={member}): the strategy has {len(scheduler.members)} members, counted from 0.")
         scheduler = scheduler.members[member]
-    scheduler.set_rate(scheduler._read_rate(rate), node.look_now())
+    scheduler.set_rate(Rate._of(rate), node.look_now())
     node.altered = True
     _rate_changed(node)
 
