@@ -179,8 +179,8 @@ class Budget(Base):
         # One dimension of tokens is not lowered by those that go in or out alone, where the server tells of all tokens too.
         told = {each.name for each in feedback.quotas}
         place = quota.name if quota.name in self._names or quota.unit in told else quota.unit
-        found = ((node, place if isinstance(node.scheduler, Dimensions) else None) for name, node, _ in _limits(self._node) if name == place)
-        return next(found, None)
+        node = next((node for dimension, node, _ in _limits(self._node) if dimension == place), None)
+        return None if node is None else (node, place if isinstance(node.scheduler, Dimensions) else None)
 
     # Looking.
 
