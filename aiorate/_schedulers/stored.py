@@ -63,13 +63,15 @@ class Stored(Metered):
     def _level(self, now: int | None = None) -> tuple[int, int, int]:
         """The instant up to which it is filled, the level then, and the overflow.
 
-        With ``now``, as they are when it is filled up to that instant too.
+        With ``now``, as they are when it is filled up to that instant too, which may be the one at which the schedule begins.
         """
-        if self.line.last is not None:
+        if self._last is None and now is not None:
+            self._begin(now)
+        elif self.line.last is not None:
             self.collect()
         last, due, (unit, cost, *_) = self._last, self.line.due, self._plan
         if last is None or due is None:
-            return now or 0, self._at_first, self._over
+            return 0, self._at_first, self._over
         level, over = last * unit - due + cost, self._over
         return (last, level, over) if now is None or now <= last else (now, *self._filled(level, over, (now - last) * unit))
 
@@ -247,8 +249,6 @@ class Stored(Metered):
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits at once. The level may fall below zero."""
         check_permits("charge()", permits)
-        if self._last is None:
-            self._begin(now)
         last, level, over = self._level(now)
         self.note_level(now, level)
         self._latest = None
@@ -256,8 +256,6 @@ class Stored(Metered):
 
     def _change(self, plan: Plan, kept: int, now: int | None) -> None:
         """Go by another plan. ``kept``: the place of the unit in which the level stays what it is."""
-        if now is not None and self._last is None:
-            self._begin(now)
         (last, level, over), before = self._level(now), self._plan
         if now is not None and now < last:  # the clock went back, or what is owed was granted ahead
             last, level = now, level - (last - now) * before[0]
@@ -280,8 +278,6 @@ class Stored(Metered):
 
     def available(self, now: int) -> int:
         """The permits in store."""
-        if self._last is None:
-            self._begin(now)
         (last, level, _), (_, cost, _, most, *_) = self._level(now), self._plan
         return 0 if now < last else max(0, min(level, most) // cost)
 
