@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, ClassVar, Literal, NoReturn
 
     from aiorate._events import Event, Waited
-    from aiorate._feedback import Feedback, Left
+    from aiorate._feedback import Feedback, Quota
     from aiorate._inside import Inside
     from aiorate._loops.loop import Clock
     from aiorate._rate import Duration
@@ -139,11 +139,11 @@ class Base:
             jitter: Make a pause longer by a random part of this many seconds, so that many clients do not come back together.
         """
         if feedback is not None:
-            self._change(changes.observe, self._node, feedback, duration_to_ns(jitter, "observe(jitter)"), self._heeds(feedback))
+            self._change(changes.observe, self._node, feedback, duration_to_ns(jitter, "observe(jitter)"), self._limit_of)
 
-    def _heeds(self, feedback: Feedback) -> Callable[[Left], None] | None:
-        """What heeds a quota of a server's feedback; None: the limit heeds those of requests."""
-        return None
+    def _limit_of(self, feedback: Feedback, quota: Quota) -> tuple[Node, str | None] | None:
+        """The limit that heeds one of a response's quotas, and its dimension if it has several; None: no limit does."""
+        return (self._node, None) if quota.unit == "requests" else None
 
     async def aclose(self) -> None:
         """Close it. Callers in the queue get `LimiterClosed`, and no task or timer is left when this returns.

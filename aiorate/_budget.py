@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
-    from aiorate._feedback import Feedback, Left
+    from aiorate._feedback import Feedback, Quota
     from aiorate._loops.loop import Clock
     from aiorate._options import Limits
     from aiorate._rate import Duration
@@ -174,20 +174,13 @@ class Budget(Base):
         """As `_enter`, in a thread without an event loop, which it blocks. For `Lease`."""
         return self._node.tree.wait_blocking(self._node, amounts, limit, self._max_waiting, self._refusals)
 
-    def _heeds(self, feedback: Feedback) -> Callable[[Left], None]:
-        return partial(self._heed, feedback)
-
-    def _heed(self, feedback: Feedback, quota: Left) -> None:
-        """Lower the dimension that has the quota's name or unit."""
+    def _limit_of(self, feedback: Feedback, quota: Quota) -> tuple[Node, str | None] | None:
+        """The dimension that has the quota's name or unit."""
         # One dimension of tokens is not lowered by those that go in or out alone, where the server tells of all tokens too.
         told = {each.name for each in feedback.quotas}
         place = quota.name if quota.name in self._names or quota.unit in told else quota.unit
         node = next((node for dimension, node, _ in _limits(self._node) if dimension == place), None)
-        if node is not None and isinstance(dimensions := node.scheduler, Dimensions):
-            dimensions.cap(place, quota, node.look_now(), node.held_for)
-            node.changed()
-        elif node is not None:
-            changes.cap(node, quota)
+        return None if node is None else (node, place if isinstance(node.scheduler, Dimensions) else None)
 
     # Looking.
 

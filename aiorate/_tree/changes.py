@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from aiorate._rate import ns_to_seconds
+from aiorate._rate import Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._schedulers.interface import Scheduler
 from aiorate._tree.supply import SAME
@@ -13,8 +13,8 @@ from aiorate._tree.supply import SAME
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate._feedback import Feedback, Left
-    from aiorate._rate import Number, Rate
+    from aiorate._feedback import Feedback, Quota
+    from aiorate._rate import Number
     from aiorate._schedulers.amounts import Permits
     from aiorate._spec import RateSpec
     from aiorate._tree.node import Node
@@ -79,17 +79,16 @@ def resume(node: Node) -> None:
     node.changed()
 
 
-def cap(node: Node, quota: Left) -> None:
-    """Heed what a server said is left of a quota; see `ServerQuotas.heed`. Its time runs from now, during a pause too."""
-    from aiorate._schedulers.server_quotas import ServerQuotas
+def cap(node: Node, dimension: str | None, quota: Quota, paused: bool, in_flight: int) -> None:
+    """Heed what a server said is left of a quota, of one dimension if the limit has several; see `ServerQuotas.heed`."""
+    from aiorate._schedulers.server_quotas import heeding
 
-    now, said = node.look_now(), quota.of(node.scheduler)
-    told: Any = node.permitted
-    if not isinstance(told, ServerQuotas):
-        told = ServerQuotas(node.scheduler)
-    if said is not None and told.heed(said, now, node.held_for):
-        node.permitted = cast("Any", told)
-        node.changed()
+    now, scheduler = node.look_now(), cast("Any", node.scheduler)
+    if dimension is not None:
+        scheduler.cap(dimension, quota, paused, now, node.held_for, in_flight)
+    else:
+        node.permitted = cast("Any", heeding(node.permitted, quota, paused, now, node.held_for, in_flight))
+    node.changed()
 
 
 def refund(node: Node, permits: int) -> None:
@@ -123,7 +122,7 @@ def set_rate(node: Node, rate: Rate | str | Number, member: int | None) -> None:
         if not 0 <= member < len(scheduler.members):
             raise ValueError(f"set_rate(member={member}): the strategy has {len(scheduler.members)} members, counted from 0.")
         scheduler = scheduler.members[member]
-    scheduler.set_rate(scheduler._read_rate(rate), node.look_now())
+    scheduler.set_rate(Rate._of(rate), node.look_now())
     node.altered = True
     _rate_changed(node)
 
@@ -149,21 +148,25 @@ def apply(node: Node, spec: RateSpec) -> None:
     _rate_changed(node)
 
 
-def observe(node: Node, feedback: Feedback, jitter: int, heed: Callable[[Left], object] | None = None) -> None:
-    """Heed a server's pause, made longer by a random part of ``jitter`` ns, and its quotas: of requests, or as ``heed`` does."""
+def observe(
+    node: Node, feedback: Feedback, jitter: int, limit_of: Callable[[Feedback, Quota], tuple[Node, str | None] | None] | None = None
+) -> None:
+    """Heed a server's pause, made longer by a random part of ``jitter`` ns, and its quotas: of requests, or those that have a limit."""
     from aiorate._feedback import check_feedback
 
-    ns, told = check_feedback(feedback)
-    before = node.granted
-    news = pause_longer(node, ns, jitter)
-    for quota in told:
-        if quota.in_flight is not None:  # what is granted by now is in flight too
-            node.look_now()
-            quota = quota._replace(in_flight=quota.in_flight + count_of(node.granted - before))
-        if heed is not None:
-            heed(quota)
-        elif quota.unit == "requests":
-            cap(node, quota)
+    check_feedback(feedback)
+    before, paused = node.granted, feedback.pause is not None
+    news = pause_longer(node, duration_to_ns(feedback.pause or 0, "observe()"), jitter)
+    for quota in feedback.quotas:
+        if quota.remaining is None and quota.used is None:
+            continue
+        limit = limit_of(feedback, quota) if limit_of is not None else (node, None) if quota.unit == "requests" else None
+        if limit is not None:
+            in_flight = 0
+            if feedback.in_flight is not None:  # what is granted by now is in flight too
+                node.look_now()
+                in_flight = feedback.in_flight + count_of(node.granted - before)
+            cap(*limit, quota, paused, in_flight)
     if news:
         from aiorate._events import Event
 
