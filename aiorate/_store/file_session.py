@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from aiorate._meter import Meter
     from aiorate._schedulers.amounts import Permits
     from aiorate._store.file import StoreFile, Value
+    from aiorate._store.script import Answer
     from aiorate._store.slots import Part
     from aiorate._store.talk import Runs
     from aiorate._tree.node import Node
@@ -132,12 +133,13 @@ class FileSession(Talk):
         sent = self._sent
         assert sent is not None
 
-        def decide(kept: Value | None, at: float) -> tuple[Answering, Value | None, float]:
+        def decide(kept: Value | None, at: float) -> tuple[Answer, Value | None, float]:
             found = Answering(at, numbers, kept, record.told, gone > 0 and kept == record.told)
-            return found, tuple(found.value) if found.changes else None, found.keep
+            answer, keep = found.answer, found.keep
+            return answer, tuple(answer.numbers) if keep >= 0 else None, keep
 
         try:
-            answering = self._file.ask(record, asked, decide, patient=not node.line.is_waited_in)
+            answer = self._file.ask(record, asked, decide, patient=not node.line.is_waited_in)
         except Busy as busy:
             self._unanswered(nothing=True)
             pool.look_at = node.now() + busy.again
@@ -148,8 +150,8 @@ class FileSession(Talk):
             self._unanswered(nothing=True)
             raise
         self._sent = None
-        self._book(answering.answer, sent, now if sent.whole else now + ceil((answering.now - asked) * US))
-        self._follow(answering.hush)
+        self._book(answer, sent, now if sent.whole else now + ceil((answer.numbers[1] - asked) * US))
+        self._follow(answer.numbers[2])
         if node.held_at is not None and node.line.is_waited_in:  # it was looking, and cannot have seen the pause
             self.held_up()
         self._tidy_later()
