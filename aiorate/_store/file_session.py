@@ -85,8 +85,8 @@ class FileSession(Talk):
 
         def decide(kept: Value | None, at: float) -> tuple[Answer, Value | None, float]:
             found = Answering(at, numbers, kept, record.told, gone > 0 and kept == record.told)
-            answer = found.answer
-            return answer, tuple(answer.numbers) if found.changes else None, found.keep
+            answer, keep = found.answer, found.keep
+            return answer, tuple(answer.numbers) if keep >= 0 else None, keep
 
         try:
             answer = self._file.ask(record, asked, decide, patient=not node.line.is_waited_in)
