@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._base import Base
 from aiorate._block import Block, limited
-from aiorate._errors import LimiterClosed
+from aiorate._errors import LimiterClosed, check_count
 from aiorate._loops.table import starved_here
 from aiorate._options import check_unshared, strategy_of
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
@@ -299,8 +299,8 @@ class Limiter(Base, Block[float]):
         self._correct("charge()", changes.charge, permits)
 
     def _correct(self, call: str, change: Callable[[Node, int], None], permits: int) -> None:
-        if type(permits) is not int or permits != 0:
-            check_permits(call, permits)
+        check_count(call, permits)
+        if permits:
             self._change(change, self._node, permits)
 
     def reset(self) -> None:

@@ -90,6 +90,8 @@ def rate_limit_headers(limiter: Limiter, name: str = "default", *, refused: bool
         name: The name of the policy. Clients see it, so it should not be a key.
         refused: Whether the answer is a 429, and has Retry-After as well.
     """
+    if not isinstance(limiter, Limiter):
+        raise TypeError(f"rate_limit_headers() takes a Limiter, such as keyed[key], not {kind_of(limiter)}.")
     told = limiter._node.tree.run(_standing, limiter, name)
     policy, left = [value.decode() for _, value in _fields(told)]
     headers = {"RateLimit-Policy": policy, "RateLimit": left}
