@@ -22,7 +22,6 @@ from aiorate._errors import LimiterClosed, check_count, kind_of
 from aiorate._events import Event, emit
 from aiorate._options import check_on_wait, check_options, check_same_scope, check_scope
 from aiorate._rate import duration_to_ns
-from aiorate._tree.questions import is_rested
 from aiorate._tree.watch import Totals, Watch, join
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from aiorate._events import Waited
     from aiorate._rate import Duration
-    from aiorate._tree.node import Node
+    from aiorate._tree.limit import Limit
 
 
 K = TypeVar("K", bound="Hashable")
@@ -367,9 +366,9 @@ class Keyed(Generic[K, V]):
         node, member = member._node, None  # or it would be in use
         return node.tree.run(self._evict_now, key, node)
 
-    def _evict_now(self, key: K, node: Node) -> bool:
+    def _evict_now(self, key: K, node: Limit) -> bool:
         try:
-            if not is_rested(node):
+            if not node.is_rested():
                 return False
         except Exception:  # of a strategy or a clock, as above
             return False
