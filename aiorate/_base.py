@@ -10,6 +10,7 @@ from aiorate._options import check_on_wait, check_options, check_same_scope, che
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._tree.limit import Limit, MaxWaiting
 from aiorate._tree.refusals import ACQUIRE
+from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from aiorate._statistics import Statistics
     from aiorate._tree.node import Taken
     from aiorate._tree.refusals import Refusals
-    from aiorate._tree.tree import Tree
     from aiorate._tree.watch import Totals
 
 
@@ -65,7 +65,7 @@ class Base:
             kind, tree = ThreadLimit, tree or ThreadTree(clock, precise)
         # The default by hand: a twelfth of the time that a limiter takes.
         late = 20_000_000 if catch_up == 0.02 else duration_to_ns(catch_up, f"{self._NAME}(catch_up)")
-        self._node: Limit = kind(scheduler, late, precise, clock, name, tree)
+        self._node: Limit = kind(scheduler, late, tree or Tree(clock, precise), name)
         self._node.on_event = on_event
         self._places: Limit | None = None
         self._all_places: tuple[Inside, ...] = ()  # those of what it shares, too

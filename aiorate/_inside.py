@@ -25,7 +25,7 @@ class Inside:
 
     def __init__(self, size: int, limiter: Limit) -> None:
         self.places: Places = Places(size)
-        self.node: Limit = type(limiter)(self.places, 0, clock=limiter.tree.clock)
+        self.node: Limit = type(limiter)(self.places, 0, limiter.tree)
         self.node.share(limiter)
         self.node.is_places = True
 

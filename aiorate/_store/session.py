@@ -392,7 +392,9 @@ class StoreSession(Talk):
             if request in over and (lacks or answer is not None):
                 self._refuse([request])
             elif not lacks:
-                node.limit_wait(ticket, permits, node.read(), self._slack, _Once(self._refusals, since - _SINCE))
+                node.tree.agenda.limit_wait(
+                    node, node.read() + self._slack, (ticket, permits, self._slack, _Once(self._refusals, since - _SINCE))
+                )
 
     # Later.
 

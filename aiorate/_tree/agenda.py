@@ -23,8 +23,8 @@ Limited = tuple["Ticket", "Permits", int, "Refusals"]
 _SMALL = 32
 
 
-class Looked(Protocol):
-    """A limit, for the timer."""
+class Member(Protocol):
+    """A limit, for its tree."""
 
     wake_at: int | None
     """The reading of the clock at which it is looked at; None: it is not."""
@@ -38,6 +38,9 @@ class Looked(Protocol):
     def fail(self, error: BaseException) -> None:
         """Fail every request in line."""
 
+    def disband(self, forked: bool) -> None:
+        """The loop is no longer used: every request in line fails, if its loop can still wake it."""
+
 
 class Agenda:
     """Of one event loop."""
@@ -50,12 +53,12 @@ class Agenda:
         self._due: int | None = None
         self._early = 0  # how often the timer fired before that reading
         self._fired_at: int | None = None
-        self._heap: list[tuple[int, int, Looked, Limited | None]] = []
+        self._heap: list[tuple[int, int, Member, Limited | None]] = []
         self._gone: dict[Ticket, None] = {}  # of requests that may have an entry, and left undecided
         self._most = _SMALL  # entries before those that are over are removed
         self._number = 0
 
-    def wake(self, limit: Looked, reading: int | None) -> None:
+    def wake(self, limit: Member, reading: int | None) -> None:
         """Look at the limit when the clock reads that; None: not before something changes."""
         if reading != limit.wake_at:
             limit.wake_at = reading
@@ -66,10 +69,10 @@ class Agenda:
         elif self._heap:  # the first may be of a request that was just granted
             self._aim()
 
-    def limit_wait(self, limit: Looked, ticket: Ticket, permits: Permits, asked: int, most: int, refusals: Refusals) -> None:
-        """Have a request in line fail ``most`` ns after the reading ``asked``."""
+    def limit_wait(self, limit: Member, until: int, request: Limited) -> None:
+        """Have a request in line fail at that reading."""
         self._number += 1  # of requests with the same deadline, the first to join gives up first
-        heappush(self._heap, (asked + most, self._number, limit, (ticket, permits, most, refusals)))
+        heappush(self._heap, (until, self._number, limit, request))
         self._aim()
 
     def left(self, ticket: Ticket) -> None:
@@ -78,7 +81,7 @@ class Agenda:
             self._gone[ticket] = None
             self._aim()
 
-    def _holds(self, entry: tuple[int, int, Looked, Limited | None]) -> bool:
+    def _holds(self, entry: tuple[int, int, Member, Limited | None]) -> bool:
         at, _, limit, request = entry
         return limit.wake_at == at if request is None else self._waits(request[0])
 
@@ -117,8 +120,8 @@ class Agenda:
         """Look at the limits that are due, and fail the requests whose time is over."""
         heap = self._heap
         self._handle = self._fired_at = None
-        due: list[Looked] = []  # a limit that wants to be looked at again waits for the loop to turn, even if the clock stands still
-        over: dict[Looked, dict[Ticket, Limited]] = {}
+        due: list[Member] = []  # a limit that wants to be looked at again waits for the loop to turn, even if the clock stands still
+        over: dict[Member, dict[Ticket, Limited]] = {}
         most = self._loop.most
         try:
             self._fired_at = reading = self._loop.read()

@@ -86,9 +86,9 @@ class Limit(Node):
             ticket = self.join(permits, since, ticket)
             if most_ns is not None:
                 try:
-                    self.limit_wait(ticket, permits, asked, most_ns, refusals)
+                    self.tree.agenda.limit_wait(self, asked + most_ns, (ticket, permits, most_ns, refusals))
                 except BaseException:  # no timer
-                    self._give_up(ticket, permits, self.tree.epoch)
+                    Limit.give_up(self, ticket, permits, self.tree.epoch)
                     raise
             return ticket, NOT_GRANTED, asked, ()
         (at, taken), loop = found, self.tree.loop
@@ -119,10 +119,6 @@ class Limit(Node):
                     raise refusals.no_lease()
                 self.noted.refused += 1
                 raise refusals.too_long(permits, most_ns, wait)
-
-    def limit_wait(self, ticket: Ticket, permits: Permits, asked: int, most_ns: int, refusals: Refusals) -> None:
-        """Have a request in line fail ``most_ns`` after the reading ``asked``."""
-        self.tree.agenda.limit_wait(self, ticket, permits, asked, most_ns, refusals)
 
     async def wait(self, ticket: Ticket, permits: Permits, asked: int) -> tuple[int, int, Taken]:
         """Wait until the ticket of `ask` is decided, and the loop has turned. Returns what `go_on` does.
@@ -167,9 +163,6 @@ class Limit(Node):
 
     def give_up(self, ticket: Ticket, permits: Permits, epoch: int) -> None:
         """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never waits. An error is a strategy's."""
-        self._give_up(ticket, permits, epoch)
-
-    def _give_up(self, ticket: Ticket, permits: Permits, epoch: int) -> None:
         outcome, current = outcome_of(ticket), epoch == self.tree.epoch
         if outcome is None:
             self.count().cancelled += 1

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Self
 
-    from aiorate._loops.loop import Clock, Loop, Ticket, Waker
+    from aiorate._loops.loop import Loop, Ticket, Waker
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.agenda import Limited
     from aiorate._tree.line import Request
@@ -60,16 +60,8 @@ class Node(Supply):
 
     line: Line[Node]
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        catch_up: int,
-        precise: bool = False,
-        clock: Clock | None = None,
-        name: str | None = None,
-        tree: Tree | None = None,
-    ) -> None:
-        super().__init__(scheduler, catch_up, precise, clock, name, tree)
+    def __init__(self, scheduler: Scheduler, catch_up: int, tree: Tree, name: str | None = None) -> None:
+        super().__init__(scheduler, catch_up, tree, name)
         self.waker: Waker | None = None
         """Makes the tickets of its line, and wakes those who hold them; None: nobody has waited in it."""
         self.keeps: object = None

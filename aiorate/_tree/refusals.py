@@ -37,13 +37,9 @@ class Refusals:
 
     def too_long(self, permits: Permits, limit: int, wait: int | None) -> WaitTooLong:
         """The request would wait for ``wait``, and may wait for ``limit``."""
-        return self.would_wait(permits, limit, wait, self.reason(permits))
-
-    def would_wait(self, permits: Permits, limit: int, wait: int | None, why: str = "") -> WaitTooLong:
-        """As `too_long`, with the reason ``why`` as a part of a sentence."""
         seconds, most = inf if wait is None else ns_to_seconds(wait), ns_to_seconds(limit)
         return WaitTooLong(
-            f"{self.named(permits)} would wait {seconds:.6g} s{why}, but max_wait is {most:g} s."
+            f"{self.named(permits)} would wait {seconds:.6g} s{self.reason(permits)}, but max_wait is {most:g} s."
             " Nothing was spent. Try later, or raise max_wait.",
             seconds,
             most,

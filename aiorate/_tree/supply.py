@@ -18,19 +18,19 @@ from aiorate._tree.counters import NOTHING, Counters
 from aiorate._tree.line import NOBODY
 from aiorate._tree.provider import OWN
 from aiorate._tree.timeline import Timeline
-from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, Self
 
     from aiorate._events import Event
-    from aiorate._loops.loop import Clock, Loop, ReadClock
+    from aiorate._loops.loop import Loop, ReadClock
     from aiorate._meter import Meter
     from aiorate._schedulers.amounts import AnyScheduler, Permits
     from aiorate._schedulers.interface import Scheduler
     from aiorate._tree.line import Line
     from aiorate._tree.provider import Provider
+    from aiorate._tree.tree import Tree
     from aiorate._tree.watch import Watch
 
 
@@ -99,16 +99,8 @@ class Supply(Timeline):
     above: Self | None
     """The limit that this one shares with others."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        catch_up: int,
-        precise: bool = False,
-        clock: Clock | None = None,
-        name: str | None = None,
-        tree: Tree | None = None,
-    ) -> None:
-        super().__init__(clock)
+    def __init__(self, scheduler: Scheduler, catch_up: int, tree: Tree, name: str | None = None) -> None:
+        super().__init__(tree.clock)
         claim("a limiter" if name is None else f"the limiter {name!r}", scheduler)
         scheduler._receipts = False
         self.scheduler: AnyScheduler = scheduler  # type: ignore[assignment]  # of permits of its kind
@@ -124,7 +116,7 @@ class Supply(Timeline):
         """
         self.woken_at: int = 0
         """The instant of that wake-up."""
-        self.tree: Tree = Tree(clock, precise) if tree is None else tree
+        self.tree: Tree = tree
         self.name: str | None = name
         """The name that users gave it."""
         self.on_event: Callable[[Event], object] | None = None
@@ -316,17 +308,11 @@ class Supply(Timeline):
         """Give up ``ns`` of the schedule, which fell due while a request waited: count it, and tell of it in the loop's next iteration."""
         counters, loop = self.count(), self.tree.loop
         permits, counters.unused = self.scheduler.rate.permits_and_rest(ns, counters.unused)
-        if permits and not counters.untold and loop is not None:
-            loop.post(self._tell_of_skipped)
         counters.skipped += permits
-        counters.untold += permits
-
-    def _tell_of_skipped(self) -> None:
-        permits, self.counters.untold = self.counters.untold, 0
-        if permits:
+        if permits and loop is not None:
             from aiorate._events import Event
 
-            self.tell(Event("skipped", self.name, permits=permits))
+            loop.post(partial(self.tell, Event("skipped", self.name, permits=permits)))
 
     def forget_told(self, now: int) -> None:
         """What servers said holds no longer, if it is over."""

@@ -161,7 +161,7 @@ def undo_request(ticket: ThreadTicket) -> None:
     if taken:
         undo(taken, held=False)
     elif taken is not None and waiters.remove(ticket):
-        Limit._give_up(ticket.limit, ticket, ticket.permits, ticket.limit.tree.epoch)
+        Limit.give_up(ticket.limit, ticket, ticket.permits, ticket.limit.tree.epoch)
     elif taken is not None and outcome is not None and not isinstance(outcome, BaseException):  # its grant stood already
         undo(outcome[1], held=False)
 

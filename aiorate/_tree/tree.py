@@ -7,7 +7,7 @@ its limits only that they may wait in a loop that goes away.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from aiorate._loops.loop import call_back
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import ParamSpec, TypeVar
 
     from aiorate._loops.loop import Clock, Loop
+    from aiorate._tree.agenda import Member
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -28,13 +29,6 @@ _IN_USE = (
     "this limiter is in use by another running event loop. For several loops or threads, create it with scope='process'; two limiters"
     " would allow twice as much."
 )
-
-
-class Member(Protocol):
-    """A limit, for its tree."""
-
-    def disband(self, forked: bool) -> None:
-        """The loop is no longer used: every request in line fails, if its loop can still wake it."""
 
 
 class Tree:
