@@ -24,7 +24,7 @@ from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from typing import Any, Concatenate, ParamSpec, TypeVar
+    from typing import Any, ParamSpec, TypeVar
 
     from aiorate._loops.loop import Clock, Handle, Ticket
     from aiorate._loops.turn import OneLoop
@@ -242,7 +242,12 @@ class ThreadTree(Tree):
         decisions.after.append(call)
 
     def take(self, limit: Limit, permits: Permits) -> tuple[int, Taken] | None:
-        return self._decide(_take, ThreadTicket(self, limit, permits))
+        ticket = ThreadTicket(self, limit, permits)
+        try:
+            return decisions.run(_take, ticket)
+        except BaseException:  # interrupted in the main thread: nothing is spent
+            decisions.post(partial(undo_request, ticket))
+            raise
 
     def ask(
         self,
@@ -255,15 +260,13 @@ class ThreadTree(Tree):
         turned: bool = False,
     ) -> Answer:
         assert self.loop is not None
-        if running_loop() is None:  # a coroutine that is driven by hand: it must not wait
+        loop = loop_here()
+        if loop is None:  # a coroutine that is driven by hand: it must not wait
             return decisions.run(self.request, limit, permits, most_ns, most, refusals, since, True)
-        ticket = ThreadTicket(self, limit, permits, loop_here())
-        return self._decide(_ask, ticket, most_ns, most, refusals, since, turned or self.loop.manual or not starved_here())
-
-    def _decide(self, call: Callable[Concatenate[ThreadTicket, P], T], ticket: ThreadTicket, *args: P.args, **options: P.kwargs) -> T:
-        """Have a request decided. Interrupted meanwhile, it is undone."""
+        ticket = ThreadTicket(self, limit, permits, loop)
+        turned = turned or self.loop.manual or not loop.starved()
         try:
-            return decisions.run(call, ticket, *args, **options)
+            return decisions.run(_ask, ticket, most_ns, most, refusals, since, turned)
         except BaseException:
             decisions.post(partial(undo_request, ticket))
             raise
