@@ -25,7 +25,7 @@ from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from typing import Any, Concatenate, ParamSpec, TypeVar
+    from typing import Any, ParamSpec, TypeVar
 
     from aiorate._loops.loop import Clock, Handle, Ticket
     from aiorate._loops.turn import OneLoop
@@ -258,7 +258,12 @@ class ThreadLimit(Limit):
     __slots__ = ()
 
     def try_take(self, permits: Permits) -> tuple[int, Taken] | None:
-        return self._decide(_take, ThreadTicket(self, permits))
+        ticket = ThreadTicket(self, permits)
+        try:
+            return decisions.run(_take, ticket)
+        except BaseException:  # interrupted in the main thread: nothing is spent
+            decisions.post(partial(undo_request, ticket))
+            raise
 
     def ask(
         self,
@@ -270,18 +275,15 @@ class ThreadLimit(Limit):
         ticket: Ticket | None = None,
         turns: bool | None = None,
     ) -> Answer:
-        loop = self.tree.loop
-        assert loop is not None
-        if running_loop() is None:  # a coroutine that is driven by hand: it must not wait
+        loop = loop_here()
+        if loop is None:  # a coroutine that is driven by hand: it must not wait
             return decisions.run(super().ask, permits, most_ns, most, refusals, since, None, False)
-        return self._decide(_ask, ThreadTicket(self, permits, loop_here()), most_ns, most, refusals, since, loop.starved())
-
-    def _decide(self, call: Callable[Concatenate[ThreadTicket, P], T], ticket: ThreadTicket, *args: P.args, **options: P.kwargs) -> T:
-        """Have a request decided. Interrupted meanwhile, it is undone."""
+        assert self.tree.loop is not None
+        own, starved = ThreadTicket(self, permits, loop), not self.tree.loop.manual and loop.starved()
         try:
-            return decisions.run(call, ticket, *args, **options)
+            return decisions.run(_ask, own, most_ns, most, refusals, since, starved)
         except BaseException:
-            decisions.post(partial(undo_request, ticket))
+            decisions.post(partial(undo_request, own))
             raise
 
     def give_up(self, ticket: Ticket, permits: Permits, epoch: int) -> None:
