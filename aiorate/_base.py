@@ -8,26 +8,24 @@ from typing import TYPE_CHECKING, ParamSpec
 from aiorate._errors import LimiterClosed, check_count
 from aiorate._options import check_callback, check_options, check_same_scope, check_scope
 from aiorate._rate import duration_to_ns, ns_to_seconds
-from aiorate._tree import changes
-from aiorate._tree.node import Node
-from aiorate._tree.questions import informed, wait_for
-from aiorate._tree.refusals import ACQUIRE, MaxWaiting
+from aiorate._tree.limit import Limit, MaxWaiting
+from aiorate._tree.refusals import ACQUIRE
+from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, ClassVar, Literal, NoReturn
 
     from aiorate._events import Event, Waited
-    from aiorate._feedback import Feedback, Left
+    from aiorate._feedback import Feedback, Quota
     from aiorate._inside import Inside
     from aiorate._loops.loop import Clock
     from aiorate._rate import Duration
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
     from aiorate._statistics import Statistics
-    from aiorate._tree.limit import Taken
+    from aiorate._tree.node import Taken
     from aiorate._tree.refusals import Refusals
-    from aiorate._tree.tree import Tree
     from aiorate._tree.watch import Totals
 
 
@@ -61,46 +59,47 @@ class Base:
             max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None
         ):
             check_options(self._NAME, max_waiting, clock, name, on_event, on_wait)
-        if scope != "loop" and tree is None:
+        kind = Limit
+        if scope != "loop":
             check_scope(self._NAME, scope)
-            from aiorate._tree.threads import ThreadTree
+            from aiorate._tree.threads import ThreadLimit, ThreadTree
 
-            tree = ThreadTree(clock, precise)
+            kind, tree = ThreadLimit, tree or ThreadTree(clock, precise)
         # The default by hand: a twelfth of the time that a limiter takes.
         late = 20_000_000 if catch_up == 0.02 else duration_to_ns(catch_up, f"{self._NAME}(catch_up)")
-        self._node = node = Node(scheduler, late, precise, clock, name, tree)
-        node.on_event = on_event
-        self._meter = node.meter
-        self._places: Inside | None = None
+        self._node: Limit = kind(scheduler, late, tree or Tree(clock, precise), name)
+        self._node.on_event = on_event
+        self._meter = self._node.meter
+        self._places: Limit | None = None
+        self._all_places: tuple[Inside, ...] = ()  # those of what it shares, too
         if max_concurrency is not None:
             from aiorate._inside import Inside
 
             check_count(f"{self._NAME}(max_concurrency)", max_concurrency, ", or None (no bound)", least=1)
-            self._places = Inside(max_concurrency, node, clock)
-        self._all_places: tuple[Inside, ...] = () if self._places is None else (self._places,)  # those of what it shares, too
-        self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, node, self._places)
+            self._all_places = (Inside(max_concurrency, self._node),)
+            self._places = self._all_places[0].node
+        self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._node, self._places)
         if on_wait is not None:
             self.watch(on_wait)
 
     # Asking.
 
-    async def _wait(self, node: Node, permits: Permits, limit: int | None = None, refusals: Refusals = ACQUIRE) -> tuple[int, Taken]:
+    async def _wait(self, node: Limit, permits: Permits, limit: int | None = None, refusals: Refusals = ACQUIRE) -> tuple[int, Taken]:
         """Wait for permits there; returns the ns waited, and what was taken."""
-        tree, most = node.tree, self._max_waiting
-        ticket, _, asked, taken = tree.ask(node, permits, limit, most, refusals)
+        ticket, _, asked, taken = node.ask(permits, limit, self._max_waiting, refusals)
         if ticket is None:
             return 0, taken
-        waited, _, taken = await tree.wait(node, ticket, permits, asked, limit, most, refusals)
+        waited, _, taken = await node.wait(ticket, permits, asked)
         return waited, taken
 
     def _wait_now(self, permits: Permits) -> float:
         """How many seconds a request made now would wait."""
         node = self._node
-        wait = node.tree.run(lambda: wait_for(node, permits, informed(node)))
+        wait = node.tree.run(lambda: node.wait_for(permits, node.informed()))
         return float("inf") if wait is None or node.shut else ns_to_seconds(wait)
 
     @property
-    def _lowest(self) -> Node:
+    def _lowest(self) -> Limit:
         """The limit that is asked on entering, and by those who share it."""
         return self._places or self._node
 
@@ -120,11 +119,11 @@ class Base:
 
         If pauses overlap, the latest end wins. Afterwards the queue goes on where it stopped; paused time is neither saved up nor owed.
         """
-        self._change(changes.pause, self._node, duration_to_ns(seconds, "pause()"))
+        self._change(self._node.pause, duration_to_ns(seconds, "pause()"))
 
     def resume(self) -> None:
         """End a pause now, whoever began it."""
-        self._change(changes.resume, self._node)
+        self._change(self._node.resume)
 
     def observe(self, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
         """Apply what a server's response said about the limit, as `aiorate.http.read_feedback` reads it. None does nothing.
@@ -137,11 +136,11 @@ class Base:
             jitter: Make a pause longer by a random part of this many seconds, so that many clients do not come back together.
         """
         if feedback is not None:
-            self._change(changes.observe, self._node, feedback, duration_to_ns(jitter, "observe(jitter)"), self._heeds(feedback))
+            self._change(self._node.observe, feedback, duration_to_ns(jitter, "observe(jitter)"), self._limit_of)
 
-    def _heeds(self, feedback: Feedback) -> Callable[[Left], None] | None:
-        """What heeds a quota of a server's feedback; None: the limit heeds those of requests."""
-        return None
+    def _limit_of(self, feedback: Feedback, quota: Quota) -> tuple[Limit, str | None] | None:
+        """The limit that heeds one of a response's quotas, and its dimension if it has several; None: no limit does."""
+        return (self._node, None) if quota.unit == "requests" else None
 
     async def aclose(self) -> None:
         """Close it. Callers in the queue get `LimiterClosed`, and no task or timer is left when this returns.
@@ -149,7 +148,7 @@ class Base:
         What it shares stays open.
         """
         self._close()
-        await self._node.tree.finish(self._node)
+        await self._node.finish()
 
     def _close(self) -> None:
         error = LimiterClosed("acquire(): the limiter was closed while this request was waiting.")
@@ -193,7 +192,7 @@ class Base:
 
         May be called in any thread: it reads plain numbers, and changes nothing.
         """
-        from aiorate._tree.watch import totals_of
+        from aiorate._statistics import totals_of
 
         return totals_of(self._node, (), self._places)
 

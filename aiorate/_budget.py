@@ -22,24 +22,23 @@ from aiorate._options import check_unshared, strategy_of
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
-from aiorate._tree import changes
-from aiorate._tree.limit import credit, hold, kept, undo
-from aiorate._tree.questions import available, informed
+from aiorate._tree.node import undo
 from aiorate._tree.refusals import Refusals
+from aiorate._tree.supply import hold, kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Iterator
     from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
-    from aiorate._feedback import Feedback, Left
+    from aiorate._feedback import Feedback, Quota
     from aiorate._loops.loop import Clock
     from aiorate._options import Limits
     from aiorate._rate import Duration
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
-    from aiorate._tree.limit import Limit, Taken
-    from aiorate._tree.node import Node
+    from aiorate._tree.limit import Limit
+    from aiorate._tree.node import Taken
     from aiorate._tree.watch import Totals
 
     OnError = Literal["keep", "refund"]
@@ -132,7 +131,7 @@ class Budget(Base):
         node, names = self._node, shared._names if isinstance(shared, Budget) else (place,)
         up: Callable[[Any], Any] = itemgetter(place) if place else methodcaller("part", names)
         # The node does not hold the budget: a key that nobody holds must be gone at once, for what it shares may go only then.
-        node.tree.run(changes.share, node, shared._node, up)  # pyright: ignore[reportArgumentType]  # it takes amounts
+        node.tree.run(node.belong, shared._node, up)  # pyright: ignore[reportArgumentType]  # it takes amounts
         node.waited_above = methodcaller("waited_above", place)
         self._shared, self._unnamed = shared, {**dict.fromkeys(self._names + names, 1 if place else 0), **self._unnamed}
         self._names = tuple(self._unnamed)
@@ -172,22 +171,15 @@ class Budget(Base):
 
     def _enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """As `_enter`, in a thread without an event loop, which it blocks. For `Lease`."""
-        return self._node.tree.wait_blocking(self._node, amounts, limit, self._max_waiting, self._refusals)
+        return self._node.wait_blocking(amounts, limit, self._max_waiting, self._refusals)
 
-    def _heeds(self, feedback: Feedback) -> Callable[[Left], None]:
-        return partial(self._heed, feedback)
-
-    def _heed(self, feedback: Feedback, quota: Left) -> None:
-        """Lower the dimension that has the quota's name or unit."""
+    def _limit_of(self, feedback: Feedback, quota: Quota) -> tuple[Limit, str | None] | None:
+        """The dimension that has the quota's name or unit."""
         # One dimension of tokens is not lowered by those that go in or out alone, where the server tells of all tokens too.
         told = {each.name for each in feedback.quotas}
         place = quota.name if quota.name in self._names or quota.unit in told else quota.unit
         node = next((node for dimension, node, _ in _limits(self._node) if dimension == place), None)
-        if node is not None and isinstance(dimensions := node.scheduler, Dimensions):
-            dimensions.cap(place, quota, node.look_now(), node.held_for)
-            node.changed()
-        elif node is not None:
-            changes.cap(node, quota)
+        return None if node is None else (node, place if isinstance(node.scheduler, Dimensions) else None)
 
     # Looking.
 
@@ -211,11 +203,11 @@ class Budget(Base):
         limits, least = [*_limits(self._node)], []
         last = max(number for number, (name, _, _) in enumerate(limits) if name == place)
         for name, node, limit in limits[: last + 1]:  # a reservation of it takes nothing of those after them
-            now, dimensions = informed(node), node.scheduler
+            now, dimensions = node.informed(), node.scheduler
             if node is not limit and (node.closed or node.held_at is not None or node.line):
                 return 0
             if name == place:
-                least.append(dimensions.available_of(place, now) if isinstance(dimensions, Dimensions) else available(node))
+                least.append(dimensions.available_of(place, now) if isinstance(dimensions, Dimensions) else node.available())
         return min(least)
 
     def delay(self, **amounts: int) -> float:
@@ -244,7 +236,7 @@ class Budget(Base):
 
     def _totals(self) -> Totals:
         """As `Limiter._totals`, with the amounts reserved and kept of each dimension, before they are settled."""
-        from aiorate._tree.watch import totals_of
+        from aiorate._statistics import totals_of
 
         return totals_of(self._node, self.dimensions)
 
@@ -342,7 +334,7 @@ class Lease(Block["Lease"]):
         if taken:
             self._budget._node.tree.post(partial(undo, taken, False))
         if isinstance(error, LimiterClosed):
-            raise self._budget._refusals.closed(self._budget._node) from None  # of which it may say more
+            raise self._budget._refusals.closed() from None  # of which it may say more
 
     def _leave(self, error: BaseException | None = None) -> None:
         """Make the estimate final, or give it back if the block raised and ``on_error`` is ``"refund"``."""
@@ -450,7 +442,7 @@ _NOT_ENTERED = "nothing is reserved yet. Enter the lease with `async with` first
 _OVER = "the block has ended, and its estimate stands. Call settle() or refund() inside it, or use reserve(on_error='refund')."
 
 
-def _limits(node: Node) -> Iterator[tuple[str, Node, Scheduler | Node]]:
+def _limits(node: Limit) -> Iterator[tuple[str, Limit, Scheduler | Limit]]:
     """What a reservation takes from, its own budget's first: of each dimension its name, the limit, and the strategy there.
 
     Of a Limiter it is the limit itself.
@@ -465,14 +457,14 @@ def _limits(node: Node) -> Iterator[tuple[str, Node, Scheduler | Node]]:
             return
 
 
-def _correct(node: Node, more: Permits, taken: Taken) -> None:
+def _correct(node: Limit, more: Permits, taken: Taken) -> None:
     """Charge how much ``more`` was used than was taken, here and above; less (below 0) comes back."""
     now, dimensions = node.look_now(), node.scheduler
     if isinstance(more, int):
         if more > 0:
-            changes.charge(node, more)
+            node.charge(more)
         for limit, _, instant in taken if more < 0 else ():
-            credit(limit, -more, instant)
+            limit.credit(-more, instant)
             limit.changed()
         return
     assert isinstance(dimensions, Dimensions)
@@ -488,12 +480,12 @@ class _Refusals(Refusals):
 
     __slots__ = ("_node",)
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Limit) -> None:
         super().__init__("reserve")
         self._node = node
 
-    def closed(self, node: Limit) -> LimiterClosed:
-        closed: Node | None = self._node
+    def closed(self) -> LimiterClosed:
+        closed: Limit | None = self._node
         while closed is not None and not closed.closed:
             closed = closed.above
         what = "the budget" if closed is self._node or closed is None else f"the shared limit {closed.name or ''!r}"

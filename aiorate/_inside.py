@@ -8,35 +8,26 @@ from weakref import ref
 
 from aiorate._loops.table import running_task
 from aiorate._schedulers.places import Places, Visit
-from aiorate._tree.node import Node
 
 if TYPE_CHECKING:
-    from aiorate._loops.loop import Clock
+    from aiorate._tree.limit import Limit
 
 _VISIT = Visit(1)
 
 
-class Inside(Node):
-    """The limit of places, below that of a limiter's permits, and who is in the only one.
+class Inside:
+    """The places of a limiter, whose limit is below that of the permits, and who is in the only one.
 
     Who has a place calls `hold`, and `leave_place` in the end.
     """
 
-    __slots__ = ("_places",)
+    __slots__ = ("node", "places")
 
-    def __init__(self, size: int, limiter: Node, clock: Clock | None) -> None:
-        self._places = Places(size)
-        super().__init__(self._places, 0, clock=clock)
-        self.share(limiter)
-        self.is_places = True
-
-    @property
-    def size(self) -> int:
-        """How many places there are."""
-        return self._places.size
-
-    def __repr__(self) -> str:
-        return repr(self._places)
+    def __init__(self, size: int, limiter: Limit) -> None:
+        self.places: Places = Places(size)
+        self.node: Limit = type(limiter)(self.places, 0, limiter.tree)
+        self.node.share(limiter)
+        self.node.is_places = True
 
     @staticmethod
     def visit(permits: int) -> Visit:
@@ -45,25 +36,25 @@ class Inside(Node):
 
     def take_place(self) -> bool:
         """Take a free place that nobody waits for, and no permit yet."""
-        return self.tree.run(lambda: self.first() is None and self._places.take(_VISIT, 0) == 0)
+        return self.node.tree.run(lambda: self.node.first() is None and self.places.take(_VISIT, 0) == 0)
 
     def hold(self) -> None:
         """Note which task or thread holds the only place; one of several may be left by another."""
-        if self.size == 1:
-            self._places.holder = ref(running_task() or current_thread())
+        if self.places.size == 1:
+            self.places.holder = ref(running_task() or current_thread())
 
     def leave_place(self) -> None:
         """Free the place: the next request waiting for it has it at once. Never waits."""
-        self._places.holder = None
-        self.tree.post(self._free)
+        self.places.holder = None
+        self.node.tree.post(self._free)
 
     def _free(self) -> None:
-        self._places.give_back(_VISIT, 0)
-        self.look_if_alive()  # not in a loop that was closed, as when its tasks are collected
+        self.places.give_back(_VISIT, 0)
+        self.node.look_if_alive()  # not in a loop that was closed, as when its tasks are collected
 
     def check_holder(self) -> None:
         """Raise RuntimeError if the running task or thread holds the only place: it would wait for itself for ever."""
-        holder = self._places.holder
+        holder = self.places.holder
         task = None if holder is None else running_task()
         if holder is not None and holder() is (task or current_thread()):
             what, call = ("task", "await limiter.acquire()") if task else ("thread", "call limiter.acquire_blocking()")

@@ -13,7 +13,6 @@ from aiorate._keyed_base import Keyed
 from aiorate._limiter import Limiter
 from aiorate._options import strategy_of
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
-from aiorate._tree import changes
 from aiorate._tree.fair_queue import Flow
 
 if TYPE_CHECKING:
@@ -162,7 +161,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
             above = above.above
         if above is not None and any(quota.remaining == 0 for quota in everywhere):
             told = replace(feedback, quotas=everywhere)
-            above.tree.run(changes.observe, above, told, duration_to_ns(jitter, "observe(jitter)"))
+            above.tree.run(above.observe, told, duration_to_ns(jitter, "observe(jitter)"))
             rest = tuple(quota for quota in feedback.quotas if quota.name != "global")
             feedback = replace(feedback, pause=None, quotas=rest)
         limiter.observe(feedback, jitter=jitter)

@@ -21,7 +21,6 @@ from aiorate._errors import LimiterClosed, check_count, kind_of, shown
 from aiorate._events import Event, emit
 from aiorate._options import check_callback, check_options, check_same_scope, check_scope
 from aiorate._rate import duration_to_ns
-from aiorate._tree.questions import is_rested
 from aiorate._tree.watch import Totals, Watch, join
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from aiorate._events import Waited
     from aiorate._rate import Duration
-    from aiorate._tree.node import Node
+    from aiorate._tree.limit import Limit
 
 
 K = TypeVar("K", bound="Hashable")
@@ -330,10 +329,10 @@ class Keyed(Generic[K, V]):
                 node.used = now
                 return
 
-    def _evict(self, key: K, node: Node) -> bool:
+    def _evict(self, key: K, node: Limit) -> bool:
         """Drop the key if it owes nothing and nobody holds what is kept for it. In a decision."""
         try:
-            if not is_rested(node):
+            if not node.is_rested():
                 return False
         except Exception:  # of a strategy or a clock, as above
             return False

@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING
 
 from aiorate._base import Base
 from aiorate._block import Block, limited
-from aiorate._errors import LimiterClosed
+from aiorate._errors import LimiterClosed, check_count
 from aiorate._loops.table import starved_here
 from aiorate._options import check_unshared, strategy_of
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
-from aiorate._tree import changes
-from aiorate._tree.questions import above_on_demand
+from aiorate._tree.limit import NOT_GRANTED
 from aiorate._tree.refusals import ACQUIRE, CLOSED
-from aiorate._tree.timeline import NOT_GRANTED
-from aiorate._tree.tree import TURN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._slots import Slot
     from aiorate._spec import RateSpec
-    from aiorate._tree.node import Node
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -121,25 +117,23 @@ class Limiter(Base, Block[float]):
             self._check("acquire()", permits)
         elif self._meter.grab():
             return 0.0
-        node, tree, most = self._node, self._node.tree, self._max_waiting
+        node, tree = self._node, self._node.tree
         if tree.threads and permits is _ONE and not starved_here() and self._meter.grab(True):
             return 0.0
-        ticket, _, asked, _ = tree.ask(node, permits, limit, most, ACQUIRE)
+        ticket, _, asked, _ = node.ask(permits, limit, self._max_waiting)
         if ticket is None:
             return 0.0
-        if ticket is TURN:
-            return (await tree.wait(node, ticket, permits, asked, limit, most))[0] / NS_PER_SECOND
         epoch, loop, waker, decided = tree.epoch, tree.loop, node.waker, ticket.done()
-        # As Tree.wait(), without another coroutine.
+        # As Limit.wait(), without another coroutine.
         try:
             while not ticket.done():
                 await waker.wait(ticket)  # type: ignore[union-attr]  # somebody waits
             if (decided or tree.resuming > 1) and loop is not None and loop.starved():
                 await loop.turn()
         except BaseException:
-            tree.leave(node, ticket, permits, epoch)
+            node.give_up(ticket, permits, epoch)
             raise
-        return tree.resume(node, ticket, asked, permits, epoch)[0] / NS_PER_SECOND
+        return node.go_on(ticket, permits, asked, epoch)[0] / NS_PER_SECOND
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are available right now, without waiting.
@@ -151,14 +145,13 @@ class Limiter(Base, Block[float]):
             self._check("try_acquire()", permits)
         elif self._meter.grab(True):
             return True
-        node = self._node
-        return node.tree.take(node, permits) is not None or self._refuse_try()
+        return self._node.try_take(permits) is not None or self._refuse_try()
 
     def _refuse_try(self) -> bool:
         node = self._node
         if node.shut:
             raise LimiterClosed(f"try_acquire(): {CLOSED}")
-        if above_on_demand(node):
+        if node.above_on_demand():
             raise ACQUIRE.no_lease("try_acquire()")
         node.count().refused += 1
         return False
@@ -174,7 +167,7 @@ class Limiter(Base, Block[float]):
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
         limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
-        return self._node.tree.wait_blocking(self._node, permits, limit, self._max_waiting)[0] / NS_PER_SECOND
+        return self._node.wait_blocking(permits, limit, self._max_waiting)[0] / NS_PER_SECOND
 
     async def __aenter__(self) -> float:
         """Acquire one permit. ``as waited`` gets the seconds spent waiting. With ``max_concurrency``, wait for a free place first."""
@@ -198,8 +191,8 @@ class Limiter(Base, Block[float]):
     def _enter_blocking(self, permits: int = 1) -> float:
         if not self._all_places:
             return self.acquire_blocking(permits)
-        node, visit = self._lowest, self._visit("acquire_blocking()", permits)
-        return self._hold(node.tree.wait_blocking(node, visit, None, self._max_waiting)[0])
+        visit = self._visit("acquire_blocking()", permits)
+        return self._hold(self._lowest.wait_blocking(visit, None, self._max_waiting)[0])
 
     def _visit(self, call: str, permits: int) -> Permits:
         if permits is not _ONE:
@@ -242,10 +235,10 @@ class Limiter(Base, Block[float]):
         node, count = self._node, SlotCount(self._node)
         while True:
             since = node.tree.run(count.open)
-            ticket, at, asked, _ = node.tree.ask(node, 1, None, self._max_waiting, ACQUIRE, since)
+            ticket, at, asked, _ = node.ask(1, None, self._max_waiting, ACQUIRE, since)
             at_once = at != NOT_GRANTED
             if ticket is not None:
-                _, at, _ = await node.tree.wait(node, ticket, 1, asked, None, self._max_waiting, ACQUIRE, since)
+                _, at, _ = await node.wait(ticket, 1, asked)
             yield node.tree.run(count.slot, at, at_once)
 
     def _check(self, call: str, permits: int) -> None:
@@ -265,30 +258,30 @@ class Limiter(Base, Block[float]):
 
         Waiting requests that are now larger than the limiter can ever grant fail with a ValueError.
         """
-        self._change(changes.set_rate, self._node, rate, member)
+        self._change(self._node.set_rate, rate, member)
 
     def refund(self, permits: int) -> None:
         """Give back permits that you did not use. Callers in the queue may move up.
 
         A limit never gets more than it can hold. Limits that this one shares get the permits back too. 0 does nothing.
         """
-        self._correct("refund()", changes.refund, permits)
+        self._correct("refund()", self._node.refund, permits)
 
     def charge(self, permits: int) -> None:
         """Take permits that you have already used. Later callers wait until they are paid for.
 
         There may be more of them than any request can ask for. Limits that this one shares are charged too. 0 does nothing.
         """
-        self._correct("charge()", changes.charge, permits)
+        self._correct("charge()", self._node.charge, permits)
 
-    def _correct(self, call: str, change: Callable[[Node, int], None], permits: int) -> None:
-        if type(permits) is not int or permits != 0:
-            check_permits(call, permits)
-            self._change(change, self._node, permits)
+    def _correct(self, call: str, change: Callable[[int], None], permits: int) -> None:
+        check_count(call, permits)
+        if permits:
+            self._change(change, permits)
 
     def reset(self) -> None:
         """Start over: as full as the strategy begins, without debt or pause, with all counters at 0. Callers in the queue stay there."""
-        self._change(changes.reset, self._node)
+        self._change(self._node.reset)
         if self._places is not None:
             self._change(self._places.count().clear)
 
@@ -303,7 +296,7 @@ class Limiter(Base, Block[float]):
         new = RateSpec.parse(spec) if isinstance(spec, str) else spec
         if not isinstance(new, RateSpec):
             raise TypeError(f"apply() takes a RateSpec or its text such as '12000,1.1,start', not {type(spec).__name__}.")
-        self._change(changes.apply, self._node, new)
+        self._change(self._node.apply, new)
         if self._places is not None and not self._node.closed:
             self._places.closed = False
 
@@ -352,7 +345,7 @@ class Limiter(Base, Block[float]):
     def _shown(self) -> str:
         node, places = self._node, self._places
         name = f" {node.name!r}" if node.name else ""
-        inside = "" if places is None else f", {places!r}"
+        inside = "" if places is None else f", {places.scheduler!r}"
         waiting = len(node.line) + (0 if places is None else len(places.line))
         return f"<{type(self).__name__}{name} {node.scheduler!r}{inside}, {waiting} waiting{self._state}>"
 
@@ -361,7 +354,7 @@ class Limiter(Base, Block[float]):
         node, places = self._node, self._places
         if places is None:
             check_unshared(node, shared)
-        node.tree.run(changes.share, node, None if shared is None else shared._lowest)
+        node.tree.run(node.belong, None if shared is None else shared._lowest)
         node.keeps = shared
         if places is not None:
             places.tree = node.tree

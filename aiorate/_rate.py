@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 NS_PER_SECOND = 1_000_000_000
+_DAY_NS = 86_400 * NS_PER_SECOND
 _WRITTEN_DIGITS = 15  # a float with more digits is the result of a computation
 _WHOLE_FLOATS = 2**53  # below it, a whole float is the number that is written
 NO_BOUND = "None (no bound)"  # what an error says besides of a duration that may be None
@@ -41,16 +42,16 @@ _UNITS = {  # str() uses the first spelling of each unit
         NS_PER_SECOND: "s sec second seconds",
         60 * NS_PER_SECOND: "min minute minutes",
         3_600 * NS_PER_SECOND: "h hr hour hours",
-        86_400 * NS_PER_SECOND: "day d days",
-        604_800 * NS_PER_SECOND: "week weeks",
+        _DAY_NS: "day d days",
+        7 * _DAY_NS: "week weeks",
     }.items()
     for name in names.split()
 }
 
-
-MONTHS = {"month": 1, "mo": 1, "year": 12, "yr": 12, "y": 12}  # of the units that have no fixed length
+_MONTHS = {"month": 1, "mo": 1, "year": 12, "yr": 12, "y": 12}  # of the units that have no fixed length
+_DAYS = {1: (28, 31), 2: (59, 62), 3: (90, 92), 4: (120, 123), 6: (181, 184), 12: (365, 366)}  # months: the fewest days, and the most
 _NUMBER = r"\d+(?:_\d+)*(?:\.\d+)?(?:[eE][+-]?\d{1,4})?"
-RATE_TEXT = rf"({_NUMBER})(?:\s*(?:/|per\b)\s*({_NUMBER})?\s*([a-zµ]+))?"
+_TEXT = rf"({_NUMBER})(?:\s*(?:/|per\b)\s*({_NUMBER})?\s*([a-zµ]+))?"
 
 
 class Rate:
@@ -64,7 +65,7 @@ class Rate:
     any other type.
     """
 
-    __slots__ = ("is_whole", "period_ns", "permits", "ticks")
+    __slots__ = ("_months", "is_whole", "period_ns", "permits", "ticks")
     permits: int
     """Permits per period, a whole number."""
     period_ns: int
@@ -73,8 +74,8 @@ class Rate:
     """For exact arithmetic: the least whole numbers of ticks for a nanosecond and for a permit."""
     is_whole: bool
     """Whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is longer."""
-    _months: int = 0
-    """The calendar months of its period, which then has no fixed length."""
+    _months: int
+    """The calendar months of its period, which then has no fixed length: `period_ns` is that of the longest such months. 0: none."""
 
     def __init__(self, permits: Number, per: Duration = 1) -> None:
         if isinstance(permits, str):
@@ -96,40 +97,28 @@ class Rate:
         """
         if not isinstance(text, str):
             raise TypeError(f"Rate.parse() takes text such as '100/s', not {type(text).__name__}.")
-        match = re.fullmatch(RATE_TEXT, text.strip(), re.ASCII | re.IGNORECASE)
-        unit = (match[3] or "s").lower() if match else ""
-        if match is None or unit not in _UNITS:
-            hint = " ('m' may mean minutes or months: write 'min')" if unit == "m" else ""
-            write = "'100/s', '500/min', '3/250ms' or '10000/day'"
-            if match and (months := MONTHS.get(unit.removesuffix("s"))):
-                name, days = ("month", 30) if months == 1 else ("year", 365)
-                hint = f": a {name} has no fixed length"
-                days *= int(match[2]) if (match[2] or "").isdigit() else 1
-                write = f"'{match[1]}/{days}day', or CalendarWindow('{match[1]}/{match[2] or ''}{name}', 'UTC')"
-            raise ValueError(f"Rate.parse({text[:80]!r}) is not a rate{hint}. Write {write}.")
-        n, n_den = written(match[1], "Rate.parse()")
-        count, count_den = written(match[2] or "1", "Rate.parse()")
-        if n == 0 or count == 0:
-            raise ValueError(f"Rate.parse({text[:80]!r}): a rate must be greater than 0.")
-        rate = object.__new__(cls)
-        rate._keep(n, n_den, count * _UNITS[unit], count_den)
-        return rate
+        return read_rate(text)
 
     @classmethod
     def of(cls, value: Rate | str | Number) -> Rate:
-        """The Rate itself, the rate that a text names, or a number per second."""
+        """The Rate itself, the rate that a text names, or a number per second. ValueError for one of months."""
         if isinstance(value, Rate):
-            return value
-        return _parsed(value) if isinstance(value, str) else cls(value)
+            return read_rate(str(value)) if value._months else value
+        return read_rate(value) if isinstance(value, str) else cls(value)
 
     @classmethod
-    def exactly(cls, permits: int, period_ns: int, permits_den: int = 1) -> Rate:
-        """``permits / permits_den`` per ``period_ns``: whole numbers that the caller has checked."""
+    def _of(cls, value: Rate | str | Number) -> Rate:
+        """As `of`, and of months too."""
+        return value if isinstance(value, Rate) else read_rate(value, True) if isinstance(value, str) else cls(value)
+
+    @classmethod
+    def exactly(cls, permits: int, period_ns: int, permits_den: int = 1, period_den: int = 1, months: int = 0) -> Rate:
+        """``permits / permits_den`` per ``period_ns / period_den``: whole numbers that the caller has checked."""
         rate = object.__new__(cls)
-        rate._keep(permits, permits_den, period_ns, 1)
+        rate._keep(permits, permits_den, period_ns, period_den, months)
         return rate
 
-    def _keep(self, n: int, n_den: int, ns: int, ns_den: int) -> None:
+    def _keep(self, n: int, n_den: int, ns: int, ns_den: int, months: int = 0) -> None:
         """Keep n per ns, both fractions. Windows count by these numbers, so the scale is the least that makes both whole."""
         scale = lcm(n_den // gcd(n, n_den), ns_den // gcd(ns, ns_den))
         permits, period_ns = n * scale // n_den, ns * scale // ns_den
@@ -138,10 +127,16 @@ class Rate:
         _set(self, "period_ns", period_ns)
         _set(self, "ticks", (permits // least, period_ns // least))
         _set(self, "is_whole", scale == 1)
+        _set(self, "_months", months)
 
     def with_permits(self, permits: int) -> Rate:
         """Another number of permits in the same period."""
-        return Rate.exactly(permits, self.period_ns)
+        return Rate.exactly(permits, self.period_ns, months=self._months)
+
+    @property
+    def _shortest_ns(self) -> int:
+        """The length of its shortest period."""
+        return _DAYS[self._months][0] * _DAY_NS if self._months else self.period_ns
 
     @property
     def per_second(self) -> float:
@@ -176,13 +171,12 @@ class Rate:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Rate cannot be changed; make a new one instead of setting {name!r}")
 
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"a Rate cannot be changed; make a new one instead of deleting {name!r}")
-
-    def __reduce__(self) -> tuple[object, tuple[int, int, bool]]:
-        return _restored, (self.permits, self.period_ns, self.is_whole)
+    def __reduce__(self) -> tuple[object, tuple[int, int, bool, int]]:
+        return _restored, (self.permits, self.period_ns, self.is_whole, self._months)
 
     def __str__(self) -> str:
+        if self._months:
+            return f"{self.permits}/{ {1: 'month', 12: 'year'}.get(self._months, f'{self._months}months') }"
         name, length = max(
             ((n, ns) for n, ns in _UNITS.items() if self.period_ns % ns == 0 and n not in ("d", "week", "weeks")), key=lambda unit: unit[1]
         )
@@ -199,13 +193,33 @@ class Rate:
 
 
 @lru_cache(maxsize=256)
-def _parsed(text: str) -> Rate:
-    """As `Rate.parse`, once for each text, because the limits of all keys have the same few rates."""
-    return Rate.parse(text)
+def read_rate(text: str, calendar: bool = False) -> Rate:
+    """The rate that a text names. ``calendar``: also of months. Once for each text, because the limits of all keys have the same few."""
+    match = re.fullmatch(_TEXT, text.strip(), re.ASCII | re.IGNORECASE)
+    unit = (match[3] or "s").lower() if match else ""
+    months = _MONTHS.get(unit.removesuffix("s"), 0) if calendar else 0
+    if match is None or not (months or unit in _UNITS):
+        raise ValueError(
+            f"Rate.parse({text[:80]!r}) is not a rate. Write '100/s', '500/min' ('m' may mean minutes or months: write 'min'), '3/250ms' or"
+            " '10000/day'. A month has no fixed length: write '1000/30day', or CalendarWindow('1000/month', 'UTC')."
+        )
+    n, n_den = written(match[1], "Rate.parse()")
+    count, count_den = written(match[2] or "1", "Rate.parse()")
+    if months:
+        months, rest = divmod(count * months, count_den)
+        if rest or n < 1 or n % n_den or months not in _DAYS:
+            raise ValueError(
+                f"CalendarWindow({text[:80]!r}): a window is 1, 2, 3, 4, 6 or 12 months, and has a whole number of permits, 1 or more."
+                " Write '10/month', '10/3months' or '10/year'."
+            )
+        return Rate.exactly(n // n_den, _DAYS[months][1] * _DAY_NS, months=months)
+    if not (n and count):
+        raise ValueError(f"Rate.parse({text[:80]!r}): a rate must be greater than 0.")
+    return Rate.exactly(n, count * _UNITS[unit], n_den, count_den)
 
 
-def _restored(permits: int, period_ns: int, is_whole: bool) -> Rate:
-    rate = Rate.exactly(permits, period_ns)
+def _restored(permits: int, period_ns: int, is_whole: bool, months: int) -> Rate:
+    rate = Rate.exactly(permits, period_ns, months=months)
     _set(rate, "is_whole", is_whole)
     return rate
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aiorate._rate import ns_to_seconds
 
 if TYPE_CHECKING:
-    from aiorate._tree.node import Node
+    from aiorate._tree.limit import Limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class SlotCount:
 
     __slots__ = ("_index", "_node", "_opened", "_since", "_skipped", "_spilled")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Limit) -> None:
         self._node = node
         self._index = 0
         self._since: int | None = None

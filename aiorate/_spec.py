@@ -18,6 +18,7 @@ _NAMES = ("unit", "kilo", "mega", "giga", "billion", "tera", "peta", "exa")
 # The exponent has a capital E only, because a small e is the suffix for exa.
 _RATE = rf"(?:(\d{{1,400}}(?:\.\d{{1,400}})?)\^(\d{{1,4}})|(\d+(?:\.\d+)?(?:E\d{{1,4}})?))\s*((?i:{'|'.join((*_NAMES, *_SUFFIXES))}))?"
 _RATIO = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?"
+_SPEC = rf"\s*{_RATE}\s*(?:[,:;]\s*({_RATIO})\s*)?((?:[,:;](?i:activity|{'|'.join(_VERBS)}))*)"
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -57,44 +58,23 @@ class RateSpec:
         """
         if not isinstance(text, str):
             raise TypeError(f"RateSpec.parse() takes text such as '12000,1.1,start', not {type(text).__name__}.")
-        parts = re.split("[,:;]", text)
-        ratio, verb, scope = "", "", ""
-        for place, part in enumerate(parts[1:], 1):
-            word = part.lower()
-            if word in _VERBS and not verb:
-                verb = word
-            elif word == "activity" and not scope:
-                scope = word  # the only scope here: one limiter for all callers
-            elif place == 1 and re.fullmatch(_RATIO, part.strip(), re.ASCII):
-                ratio = part.strip()
-            else:
-                raise ValueError(f"RateSpec.parse({text[:80]!r}): {part!r} is neither a ratio nor one of {', '.join(_VERBS)}.")
+        match = re.fullmatch(_SPEC, text, re.ASCII)
+        base, power, number, suffix, ratio, words = match.groups("") if match else ("", "", "0", "", "", "")
+        verbs = [word for word in re.split("[,:;]", words.lower())[1:] if word != "activity"]  # the only scope here: one limiter for all
         num, den = written(ratio or "1.1", "RateSpec.parse()")
-        if num < den:
+        if not base:
+            permits, permits_den = written(number, "RateSpec.parse()")
+        elif len(base) * int(power) <= MOST_DIGITS:
+            permits, permits_den = (part ** int(power) for part in written(base, "RateSpec.parse()"))
+        else:
+            raise ValueError(f"RateSpec.parse({text[:80]!r}): the rate must be at most 1e{MOST_DIGITS}.")
+        if not permits or num < den or len(verbs) > 1 or words.lower().count("activity") > 1:
             raise ValueError(
-                f"RateSpec.parse({text[:80]!r}): the burst ratio {ratio} must be 1 or more"
-                " (a comma separates the rate from the ratio, never thousands)."
+                f"RateSpec.parse({text[:80]!r}) is no rate[,ratio][,verb]. Write '12000', '1.5K,1.2' or '12000,1.1,restart': a rate greater"
+                f" than 0, a ratio of 1 or more (no comma separates thousands), and one of {', '.join(_VERBS)}. '10/s' is for set_rate()."
             )
-        return cls(_spec_rate(parts[0], text), as_float(num, den), verb or "start")
+        rate = Rate.exactly(permits * 10 ** _SUFFIXES[(suffix or "u")[0].lower()], NS_PER_SECOND, permits_den)
+        return cls(rate, as_float(num, den), verbs[0] if verbs else "start")
 
     def __repr__(self) -> str:
         return f"RateSpec({self.rate!r}, burst_ratio={self.burst_ratio!r}, verb={self.verb!r})"
-
-
-def _spec_rate(part: str, text: str) -> Rate:
-    match = re.fullmatch(_RATE, part.strip(), re.ASCII)
-    if match is None:
-        raise ValueError(
-            f"RateSpec.parse({text[:80]!r}): {part[:80]!r} is not a rate. Write digits, then K, M, G, T, P or E: '12000', '1.5K'."
-            " A rate such as '10/s' is for set_rate('10/s')."
-        )
-    base, power, number, suffix = match.groups()
-    if base is None:
-        num, den = written(number, "RateSpec.parse()")
-    elif len(base) * int(power) <= MOST_DIGITS:
-        num, den = (part ** int(power) for part in written(base, "RateSpec.parse()"))
-    else:
-        raise ValueError(f"RateSpec.parse({text[:80]!r}): the rate must be at most 1e{MOST_DIGITS}.")
-    if num == 0:
-        raise ValueError(f"RateSpec.parse({text[:80]!r}): the rate must be greater than 0; the verb 'stop' halts a limiter.")
-    return Rate.exactly(num * 10 ** _SUFFIXES[(suffix or "u")[0].lower()], NS_PER_SECOND, den)

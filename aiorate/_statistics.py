@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiorate._rate import ns_to_seconds
-from aiorate._schedulers.amounts import count_of
-from aiorate._tree.questions import available, informed, next_reading
+from aiorate._schedulers.amounts import Amounts, count_of
+from aiorate._tree.watch import Totals
 
 if TYPE_CHECKING:
     from aiorate._rate import Rate
-    from aiorate._tree.node import Node
+    from aiorate._tree.limit import Limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class Statistics:
     """``local``; of a limit that processes share, ``shared``, or ``degraded`` while its store does not answer."""
 
 
-def snapshot(node: Node, places: Node | None = None) -> Statistics:
+def snapshot(node: Limit, places: Limit | None = None) -> Statistics:
     """The counters as they are now. ``places`` is the line of requests that wait for a place."""
-    informed(node)
+    node.informed()
     counters = node.counters
     paused_until = None if node.paused_until is None else ns_to_seconds(node.paused_until)
     next_at: float | None = None
     if node.first() is not None:
-        reading = next_reading(node)
+        reading = node.next_reading()
         next_at = float("inf") if reading is None else ns_to_seconds(reading)
     return Statistics(
         granted=count_of(node.granted - counters.given_back),
@@ -78,10 +78,28 @@ def snapshot(node: Node, places: Node | None = None) -> Statistics:
         waited_p90=ns_to_seconds(counters.percentile(90)),
         waited_p99=ns_to_seconds(counters.percentile(99)),
         charged=counters.charged,
-        available=available(node),
+        available=node.available(),
         skipped=counters.skipped,
         rate=node.scheduler.rate,
         paused_until=float("inf") if node.stopped else paused_until,
         next_at=next_at,
         state=node.provider.state,
     )
+
+
+def totals_of(node: Limit, dimensions: tuple[str, ...] = (), places: Limit | None = None) -> Totals:
+    """What a limiter, or a budget of these dimensions, has granted and refused. ``places``: the line of requests that wait for a place.
+
+    For meters that are read from any thread. It reads plain numbers and decides nothing, so it neither waits nor moves a limiter to another
+    event loop, as `statistics()` may. A number that changes meanwhile may be read before or after the change.
+    """
+    watch, counters = node.watch, node.counters
+    past = None if watch is None else watch.past  # first: what is added to it was taken off the counters before
+    kept = node.granted - counters.given_back
+    granted: dict[str | None, int] = {None: count_of(kept)}
+    if dimensions:
+        amounts = kept.of if isinstance(kept, Amounts) else (0,) * len(dimensions)
+        granted = dict(zip(dimensions, amounts, strict=False))
+    waiting = max(len(node.line), 0) + (0 if places is None else max(len(places.line), 0))
+    now = Totals(granted, counters.refused, waiting)
+    return now if past is None else past + now

@@ -17,13 +17,12 @@ from aiorate._finder import Finder
 from aiorate._limiter import Limiter
 from aiorate._rate import NS_PER_SECOND, Rate, duration_to_ns, exact, ns_to_seconds
 from aiorate._schedulers.window import Window
-from aiorate._tree import changes
 
 if TYPE_CHECKING:
     from typing import NoReturn
 
     from aiorate._rate import Duration, Number
-    from aiorate._tree.node import Node
+    from aiorate._tree.limit import Limit
 
 __all__ = ["AdaptiveRate", "adaptive_of"]
 
@@ -145,11 +144,11 @@ class _Search:
     __slots__ = ("_begun", "_finder", "_period", "_told", "highest", "lowest", "node", "told_by")
     told_by: ref[AdaptiveRate]
 
-    def __init__(self, node: Node, rate: Rate, lowest: Rate, highest: Rate, refused: float, period: int) -> None:
+    def __init__(self, node: Limit, rate: Rate, lowest: Rate, highest: Rate, refused: float, period: int) -> None:
         self.node, self.lowest, self.highest, self._period, self._told = node, lowest, highest, period, rate.per_second
         self._finder = Finder(rate.per_second, lowest.per_second, highest.per_second, refused)
         self._begun = node.tree.run(node.look_now)
-        node.tree.change(partial(changes.move_rate, node, rate))
+        node.tree.change(partial(node.move_rate, rate))
 
     def hear(self, took: int, pause: int | None, feedback: Feedback | None = None) -> None:
         """What the server did with a request that was granted ``took`` ns ago: None, it served it; else how long to stay away."""
@@ -165,10 +164,10 @@ class _Search:
         else:
             finder.throttled(now, took, stood, min(pause, _LONGEST))
         if feedback is not None:
-            changes.observe(node, feedback, 0)
+            node.observe(feedback, 0)
         rate = self._rounded(finder.rate)
         if rate != node.scheduler.rate:
-            changes.move_rate(node, rate)
+            node.move_rate(rate)
         if finder.settled and abs(finder.rate - self._told) > _WORTH_AN_EVENT * self._told:
             self._told = finder.rate
             node.tell(Event("rate", node.name, rate=rate))

@@ -24,8 +24,7 @@ from aiorate._errors import LimiterError, LineFull, WaitTooLong, kind_of
 from aiorate._keyed import KeyedLimiter
 from aiorate._limiter import Limiter
 from aiorate._rate import NS_PER_SECOND, ceil_div
-from aiorate._tree.limit import OWN
-from aiorate._tree.questions import informed, wait_for
+from aiorate._tree.provider import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, MutableMapping
@@ -90,6 +89,8 @@ def rate_limit_headers(limiter: Limiter, name: str = "default", *, refused: bool
         name: The name of the policy. Clients see it, so it should not be a key.
         refused: Whether the answer is a 429, and has Retry-After as well.
     """
+    if not isinstance(limiter, Limiter):
+        raise TypeError(f"rate_limit_headers() takes a Limiter, such as keyed[key], not {kind_of(limiter)}.")
     told = limiter._node.tree.run(_standing, limiter, name)
     policy, left = [value.decode() for _, value in _fields(told)]
     headers = {"RateLimit-Policy": policy, "RateLimit": left}
@@ -128,17 +129,18 @@ def _standing(limiter: Limiter, name: str) -> list[tuple[_Policy, int, int]]:
             break
         level = level.above
         name = level.name or "shared"
-    for places in limiter._all_places:
-        name = f"{names[0] if places is limiter._places else (places.above and places.above.name) or 'shared'}-concurrent"
+    for inside in limiter._all_places:
+        node, places = inside.node, inside.places
+        name = f"{names[0] if node is limiter._places else (node.above and node.above.name) or 'shared'}-concurrent"
         names.append(name)
-        left = 0 if places.line.is_waited_in else places.scheduler.available(0)
+        left = 0 if node.line.is_waited_in else places.available(0)
         told.append((_policy(name, names.count(name), places.size, 0, 0), left, 0))
     return told
 
 
 def _held_for(limiter: Limiter) -> int:
     """In how many ns a request of now would be granted."""
-    wait = None if limiter._node.shut else wait_for(limiter._node, 1, informed(limiter._node))
+    wait = None if limiter._node.shut else limiter._node.wait_for(1, limiter._node.informed())
     return _UNKNOWN if wait is None else max(wait, 1)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aiorate._schedulers.dimensions import Dimensions
     from aiorate._schedulers.token_bucket import TokenBucket
     from aiorate._store.options import OneLimit
-    from aiorate._tree.limit import Taken
+    from aiorate._tree.node import Taken
 
 __all__ = ["RedisBudget", "RedisLimiter"]
 

@@ -59,10 +59,9 @@ class Alarms:
         self.changed()
         return alarm
 
-    def pop(self, now: int) -> Callable[[], object] | None:
-        """Take the call of the first that is due; None: none is."""
-        if (first := self.first) is None or first > now:
-            return None
+    def pop(self) -> Callable[[], object]:
+        """Take the call of the first."""
         alarm = heappop(self._heap)[2]
         callback, alarm.callback = alarm.callback, None
+        assert callback is not None  # since it is the first
         return callback

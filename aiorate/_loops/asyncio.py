@@ -13,7 +13,7 @@ from aiorate._loops.turn import OneLoop
 from aiorate._rate import NS_PER_SECOND, ceil_div
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
     from typing import Any
 
     from aiorate._loops.kernel_timer import KernelTimers
@@ -105,9 +105,6 @@ class AsyncioLoop(OneLoop):
         from aiorate._loops.filler import Filler
 
         return Filler(decider, self, name)
-
-    def yield_once(self) -> Awaitable[object]:
-        return asyncio.sleep(0)
 
 
 def _is_uvloop(native: asyncio.AbstractEventLoop) -> bool:

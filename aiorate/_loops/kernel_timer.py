@@ -90,8 +90,8 @@ class KernelTimers(Alarms):
         self._set_for = 0
         now = time.monotonic_ns()
         try:
-            while callback := self.pop(now):
-                callback()
+            while (first := self.first) is not None and first <= now:
+                self.pop()()
         finally:
             self.changed()
 

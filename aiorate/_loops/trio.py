@@ -106,9 +106,6 @@ class TrioLoop(OneLoop):
     def wake(self, signal: trio.Event, /) -> None:
         signal.set()
 
-    def yield_once(self) -> Awaitable[object]:
-        return trio.lowlevel.checkpoint()  # noqa: ASYNC105  # the caller awaits it
-
 
 class _Ticket(OutcomeTicket):
     """An outcome, and the event that its owner awaits."""

@@ -145,10 +145,6 @@ class OneLoop(Loop):
     def wake(self, signal: Any, /) -> None:
         """Let the owner of a signal go on, if it still waits."""
 
-    @abstractmethod
-    def yield_once(self) -> Awaitable[object]:
-        """Return what to await to let the loop run one iteration."""
-
     def owner(self) -> asyncio.Task[Any] | None:
         """The task that runs here, if any thread can see whether it is being cancelled; otherwise None."""
         return None

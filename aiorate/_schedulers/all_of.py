@@ -158,10 +158,6 @@ class AllOf(Scheduler):
         bounds = [member._bound_when_late(window, largest, late) for member in self.members]
         return min((bound for bound in bounds if bound is not None), default=None)
 
-    def _read_rate(self, rate: Rate | str | Number) -> NoReturn:
-        """As `set_rate`."""
-        self.set_rate(self.rate, 0)
-
     def apply(self, rate: Rate, burst_ratio: Number, now: int) -> None:
         """Nothing for the rate in force, as to reopen a closed limiter. Another one is refused: a `RateSpec` has one rate."""
         if rate != self.rate:

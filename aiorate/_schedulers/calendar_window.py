@@ -1,24 +1,27 @@
 """CalendarWindow: a number of permits per window of the calendar, such as a day. Knows nothing of loops or waiters.
 
 It knows the place of its instants on the calendar, and reads no clock after its construction.
+
+A day begins when its date is reached for the first time, and so do weeks, months and years. Clocks that go back to the evening before
+do not end it again, and where midnight is left out it begins at the change of the clocks.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
 from aiorate._rate import NS_PER_SECOND, Rate
-from aiorate._schedulers.calendar_rate import DAY, CalendarRate, edge_after, edge_later
 from aiorate._schedulers.interface import check_give_back, check_ns, check_permits, check_window
-from aiorate._schedulers.window import NEVER, Window, in_period, rate_per, whole_rate
+from aiorate._schedulers.window import NEVER, Window, in_period, whole_rate
 
 if TYPE_CHECKING:
-    from datetime import tzinfo
-
     from aiorate._rate import Number
 
 
-_HOUR = 3_600 * NS_PER_SECOND
+_HOUR, _DAY = 3_600, 86_400  # seconds
+_ONE_BY_ONE = 32  # edges of windows found one after the other: one on a day on which the clocks change may be near
+_NO_CALENDAR = OverflowError, OSError, ValueError  # it ends with the year 9999
 
 
 class CalendarWindow(Window):
@@ -42,19 +45,17 @@ class CalendarWindow(Window):
     _used: int
 
     def __init__(self, rate: Rate | str | Number, tz: str | tzinfo, origin: int | None = None, *, start: int | None = None) -> None:
-        from datetime import tzinfo as tzinfo_type  # imported here, so that importing this module stays fast
-
         check_ns("start", start, optional=True)
         if isinstance(tz, str):
             tz = _zone(tz)
-        if not isinstance(tz, tzinfo_type):
+        if not isinstance(tz, tzinfo):
             raise TypeError(f"CalendarWindow(tz) must be the name of a time zone or a tzinfo, not {type(tz).__name__}.")
         if origin is None:
             import time
 
             origin = time.time_ns() - time.monotonic_ns()
         check_ns("CalendarWindow(origin)", origin)
-        self.rate = _checked(CalendarRate.of(rate))
+        self.rate = _checked(Rate._of(rate))
         self._tz = tz
         self._origin = origin
         self.reset(NEVER if start is None else start)
@@ -73,7 +74,7 @@ class CalendarWindow(Window):
         """The first ``count`` edges of windows after that Unix time; all in ns."""
         edges: list[int] = []
         for _ in range(count):
-            unix = edge_after(unix, self._tz, self.rate)
+            unix = _edge_after(unix, self._tz, self.rate)
             edges.append(unix)
         return edges
 
@@ -101,16 +102,12 @@ class CalendarWindow(Window):
             ends = self._edge_after(at)
         self._began, self._ends, self._used, self._last = began, ends, used + 1, at
 
-    def _read_rate(self, rate: Rate | str | Number) -> Rate:
-        """As `Scheduler._read_rate`, and of months and years."""
-        return CalendarRate.of(rate)
-
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the number of permits. The window keeps its period, as in `SlidingWindow.set_rate`.
 
         For a window of months, a rate per second or per day counts for the longest such months. Grants in the current window still count.
         """
-        rate = _checked(self._with_period(CalendarRate.of(rate)))
+        rate = _checked(self._with_period(Rate._of(rate)))
         ends = self._edge_after(max(now, self._last), rate)
         if now < self._ends:
             ends = max(ends, self._ends)  # still the old window
@@ -132,12 +129,10 @@ class CalendarWindow(Window):
     def bound(self, window: int, largest: int = 1) -> int:
         """n for each window of the calendar that a window of this length may touch: 2 n over an edge."""
         check_window(window, largest)
-        shortest = self.rate.period_ns
-        if isinstance(self.rate, CalendarRate):
-            shortest = self.rate.shortest_ns
-        if shortest > _HOUR and self._tz.utcoffset(None) is None:
-            change = 2 * _HOUR if shortest <= DAY * NS_PER_SECOND else 26 * _HOUR  # an island that crosses the date line leaves out a day
-            shortest = max(shortest - change, _HOUR)  # the least that a change of the clocks leaves
+        hour, shortest = _HOUR * NS_PER_SECOND, self.rate._shortest_ns
+        if shortest > hour and self._tz.utcoffset(None) is None:
+            change = 2 * hour if shortest <= 24 * hour else 26 * hour  # an island that crosses the date line leaves out a day
+            shortest = max(shortest - change, hour)  # the least that a change of the clocks leaves
         return self.rate.permits * (1 + -(-window // shortest))
 
     def _earliest(self, permits: int, now: int, ahead: int = 0) -> int:
@@ -157,46 +152,107 @@ class CalendarWindow(Window):
 
     def _edge_after(self, instant: int, rate: Rate | None = None) -> int:
         """The first edge of a window after the instant."""
-        return edge_after(self._origin + instant, self._tz, rate or self.rate) - self._origin
+        return _edge_after(self._origin + instant, self._tz, rate or self.rate) - self._origin
 
     def _edge(self, ends: int, windows: int) -> int:
         """The end of that many windows after the one that ends at ``ends``."""
-        return edge_later(self._origin + ends, self._tz, self.rate, windows) - self._origin if windows else ends
+        return _edge_later(self._origin + ends, self._tz, self.rate, windows) - self._origin if windows else ends
 
     def __repr__(self) -> str:
         return f"CalendarWindow({str(self.rate)!r}, tz={str(self._tz)!r}, used={self._used})"
 
 
 def _zone(name: str) -> tzinfo:
-    from zoneinfo import ZoneInfo, available_timezones
+    from zoneinfo import ZoneInfo
 
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
         if name == "UTC":
-            from datetime import UTC
-
             return UTC
-        if not available_timezones():  # as on Windows
-            raise ValueError(
-                f"CalendarWindow(tz={name!r}): no time zones are installed here. Install them: pip install tzdata. 'UTC' works without."
-            ) from error
         raise ValueError(
-            f"CalendarWindow(tz={name!r}) is not a time zone. Write CalendarWindow('9/day', 'UTC') or 'Europe/Berlin'."
-            " Where the system has no time zones, install tzdata."
+            f"CalendarWindow(tz={name!r}): there is no such time zone here. Write 'UTC' or 'Europe/Berlin'. Where the system has no time"
+            " zones, as on Windows: pip install tzdata."
         ) from error
 
 
 def _checked(rate: Rate) -> Rate:
     """The rate, if its period is a window of the calendar."""
-    if rate._months:
-        return rate
-    whole_rate(rate, "CalendarWindow")
-    seconds, rest = divmod(rate.period_ns, NS_PER_SECOND)
-    if rest or not seconds or (seconds not in (DAY, 7 * DAY) and DAY % seconds):
-        written = [repr(str(each)) for each in (rate_per(rate, days * DAY * NS_PER_SECOND) for days in (1, 7)) if each]
-        raise ValueError(
-            f"CalendarWindow({str(rate)!r}): the period must be whole seconds that divide a day, months, a day or a week."
-            f" Write {' or '.join(written) or repr('10000/day')}, or SlidingWindow({str(rate)!r}) for windows that begin anywhere."
-        )
+    if not rate._months:
+        whole_rate(rate, "CalendarWindow")
+        seconds, rest = divmod(rate.period_ns, NS_PER_SECOND)
+        if rest or not seconds or (seconds not in (_DAY, 7 * _DAY) and _DAY % seconds):
+            raise ValueError(
+                f"CalendarWindow({str(rate)!r}): the period must be whole seconds that divide a day, months, a day or a week."
+                f" Write '10000/day', or SlidingWindow({str(rate)!r}) for windows that begin anywhere."
+            )
     return rate
+
+
+# Where windows of the calendar begin and end, in Unix time.
+
+
+def _edge_after(unix: int, tz: tzinfo, rate: Rate) -> int:
+    """The first edge of the rate's windows after that Unix time; both in ns."""
+    second, period = unix // NS_PER_SECOND, rate.period_ns // NS_PER_SECOND
+    try:
+        local = datetime.fromtimestamp(second, tz)
+        if period < _DAY:
+            edge = _edge_in_day(second, local, period)
+        else:
+            day = local.date()
+            edge = second
+            while edge <= second:  # more than once where the clocks went back over midnight, and that window has begun before
+                day = _next_window(day, rate)
+                edge = _beginning(day, tz)
+    except _NO_CALENDAR:
+        return unix + rate.period_ns
+    return edge * NS_PER_SECOND
+
+
+def _edge_later(edge: int, tz: tzinfo, rate: Rate, windows: int) -> int:
+    """The edge of the rate's windows that comes that many windows after that one; both in ns of Unix time."""
+    period = rate.period_ns
+    if not rate._months:
+        near = min(windows, _ONE_BY_ONE)
+        for _ in range(near):
+            edge = _edge_after(edge, tz, rate)
+        # Of windows far ahead, from the middle of the one before, which is inside it whatever the clocks were changed by.
+        return edge if near == windows else _edge_after(edge + (windows - near - 1) * period + period // 2, tz, rate)
+    try:
+        month = datetime.fromtimestamp(edge // NS_PER_SECOND, tz)
+        return _beginning(_month(month, windows * rate._months), tz) * NS_PER_SECOND
+    except _NO_CALENDAR:
+        return edge + windows * period
+
+
+def _next_window(day: date, rate: Rate) -> date:
+    """The first day of the window after the one to which that day belongs."""
+    if rate._months:
+        return _month(day, rate._months - (day.month - 1) % rate._months)
+    days = rate.period_ns // (_DAY * NS_PER_SECOND)
+    return day + timedelta(days - (day.toordinal() - 1) % days)
+
+
+def _month(day: date, later: int) -> date:
+    """The first of a month, that many after the one of that day."""
+    years, month = divmod(day.month - 1 + later, 12)
+    return date(day.year + years, month + 1, 1)
+
+
+def _beginning(day: date, tz: tzinfo) -> int:
+    """The first second of that day. Where the zone leaves out midnight or the day, the offset before it names the instant of the change."""
+    return int(datetime(day.year, day.month, day.day, tzinfo=tz).timestamp())
+
+
+def _edge_in_day(second: int, local: datetime, period: int) -> int:
+    """The first edge after ``second`` of windows shorter than a day. Those of several hours are as long as the wall clock makes them."""
+    into = (local.hour * _HOUR + local.minute * 60 + local.second) % period
+    if period <= _HOUR:  # by elapsed time, so that no window is an hour longer when the clocks go back
+        starts = second - into
+        if datetime.fromtimestamp(starts, local.tzinfo).utcoffset() != local.utcoffset():
+            starts += period  # a change by half an hour cut an hour in two: the rest counts with the next hour
+        return starts + period
+    wall = local + timedelta(seconds=period - into)
+    edge = int(wall.timestamp())
+    return edge if edge > second else int(wall.replace(fold=1).timestamp())  # in the repeated hour, after the clocks went back

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from aiorate._schedulers.all_of import AllOf
 from aiorate._schedulers.amounts import Amounts, tick
-from aiorate._schedulers.server_quotas import ServerQuotas
+from aiorate._schedulers.server_quotas import heeding
 
 if TYPE_CHECKING:
-    from aiorate._feedback import Left
+    from aiorate._feedback import Quota
     from aiorate._rate import Rate
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
@@ -96,14 +96,11 @@ class Dimensions(AllOf):
             elif amount < 0:
                 part.give_back(-amount, now, taken)
 
-    def cap(self, name: str, quota: Left, now: int, held_for: int) -> None:
+    def cap(self, name: str, quota: Quota, paused: bool, now: int, held_for: int, in_flight: int) -> None:
         """Heed what a server said is left of that dimension; see `ServerQuotas.heed`."""
-        place = self.names.index(name)
-        told, said = self._permitted[place], quota.of(self.members[place])
-        if not isinstance(told, ServerQuotas) or told.ended(now):
-            told = ServerQuotas(self.members[place])
-        if said is not None and told.heed(said, now, held_for):
-            self._permitted = (*self._permitted[:place], told, *self._permitted[place + 1 :])
+        permitted, place = list(self._permitted), self.names.index(name)
+        permitted[place] = heeding(permitted[place], quota, paused, now, held_for, in_flight)
+        self._permitted = tuple(permitted)
 
     def reset(self, now: int) -> None:
         """Reset all dimensions, and forget what servers said, which a new budget would not know."""

@@ -102,10 +102,6 @@ class Scheduler(ABC):
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate from ``now`` on. Forgives no debt and gives no credit."""
 
-    def _read_rate(self, rate: Rate | str | Number) -> Rate:
-        """The `Rate` that `set_rate` takes, from what users write: text, a number per second, or a Rate."""
-        return Rate.of(rate)
-
     @abstractmethod
     def lag(self, now: int) -> int:
         """How far behind schedule, in ns."""

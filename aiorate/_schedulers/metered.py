@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from aiorate._meter import NO_LINE
 from aiorate._schedulers.interface import Scheduler
@@ -13,18 +13,6 @@ if TYPE_CHECKING:
 
     from aiorate._meter import Meter
     from aiorate._rate import Rate
-
-
-class Unmetered:
-    """In place of a meter, where permits lie on no straight line: it knows when the next is due, and nobody grabs any."""
-
-    __slots__ = ("due",)
-    due: int | None
-    numbers: ClassVar[tuple[int, int, float, int]] = NO_LINE
-    last: ClassVar[None] = None
-
-    def collect(self) -> tuple[None, int, int]:
-        return None, 0, 0
 
 
 class Metered(Scheduler):

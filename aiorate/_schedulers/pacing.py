@@ -13,10 +13,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from aiorate._meter import NO_LINE, Meter
+from aiorate._meter import Meter
 from aiorate._rate import Rate, ceil_div
 from aiorate._schedulers.interface import check_ask, check_give_back, check_ns, check_permits
-from aiorate._schedulers.metered import Metered, Unmetered
+from aiorate._schedulers.metered import Metered
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
@@ -47,7 +47,7 @@ class Pacing(Metered):
         self._receipts = True
         self.rate = rate = Rate.of(rate)
         self._unit, self._cost, self._price, self._most, numbers = self._numbers(rate)
-        self.line: Meter = Unmetered() if numbers is NO_LINE else Meter(numbers)  # type: ignore[assignment]
+        self.line: Meter = Meter(numbers)
         self._start(start)
 
     def _start(self, start: int | None) -> None:
@@ -147,8 +147,7 @@ class Pacing(Metered):
         stored, spilled = self._rescaled(unit, cost), self._spilled * unit // self._unit
         # Without a call in between: a signal handler may raise there.
         self._latest, line.due, self._stored, self._spilled = None, due, stored, spilled
-        if numbers is not NO_LINE:
-            line.numbers = numbers
+        line.numbers = numbers
         self.rate, self._unit, self._cost, self._price, self._most = rate, unit, cost, price, most
 
     def _rescaled(self, unit: int, cost: int) -> int:
@@ -163,6 +162,12 @@ class Pacing(Metered):
     def lag(self, now: int) -> int:
         """0: unused time is stored or lost, and never makes a backlog."""
         return 0
+
+    def available(self, now: int) -> int:
+        """The slots that are due by now and, where stored permits are free, those in the store."""
+        due, stored, _ = self._after(0, self._due(now), self._stored, 0, now)
+        behind = now * self._unit - due
+        return 0 if behind < 0 else (behind + (0 if self._price else stored)) // self._cost + 1
 
     @property
     def spilled(self) -> int:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from aiorate._rate import ceil_div
+from aiorate._rate import ceil_div, duration_to_ns
 from aiorate._schedulers.all_of import AllOf
 
 if TYPE_CHECKING:
-    from aiorate._feedback import Left
+    from aiorate._feedback import Quota
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
 
@@ -22,10 +22,9 @@ _MOST_BUCKETS = 8  # a bucket of each name
 _ON_THE_WAY_NS = 5_000_000_000  # requests granted longer ago have reached the server, which has counted them
 _EXACT = 10  # times its error: a time that long tells the rate
 _PLENTY = 1 << 198  # permits, where a quota is over
-_LONG = 100  # in times that it takes to fill from empty
 
 
-class _Quota:
+class _Said:
     """What a server said at an instant of the limiter's. It is asked as a member of an `AllOf` is."""
 
     __slots__ = ("_at_once", "_began")
@@ -47,7 +46,7 @@ class _Quota:
         return credit
 
 
-class _Window(_Quota):
+class _Window(_Said):
     """One window of the server, or several that end soon after each other. ``left`` permits may go before ``until``."""
 
     __slots__ = ("doubted", "earliest", "left", "until")
@@ -92,7 +91,7 @@ class _Window(_Quota):
         self.earliest -= ns
 
 
-class _Bucket(_Quota):
+class _Bucket(_Said):
     """An estimate of a server's token bucket, from what the server said and what was taken here since.
 
     OpenAI and Anthropic tell how much is left, how much a full bucket holds, and in how many seconds it will be full. So it holds
@@ -139,7 +138,7 @@ class _Bucket(_Quota):
         self._heed(left, size, gain, full_in, now)
 
     def _heed(self, left: int, size: int, gain: int, full_in: int, now: int) -> None:
-        _Quota.__init__(self, now)
+        _Said.__init__(self, now)
         self._size, self._gain, self._full_in = size, gain, full_in
         self._most = left * full_in  # what the server said, less the grants since
 
@@ -192,14 +191,6 @@ class _Bucket(_Quota):
         self._since -= ns
         self._known -= ns
 
-    def lowers(self, scheduler: Scheduler) -> bool:
-        """Whether it can, once full, still refuse what the scheduler grants, at once or in the long run."""
-        long = max(1, _LONG * self._size * self._full_in // self._gain)
-        at_once, in_the_long_run = scheduler.bound(1), scheduler.bound(long)
-        if at_once is None or in_the_long_run is None:
-            return True
-        return at_once > self._size or in_the_long_run > (_LONG + 1) * self._size
-
 
 class ServerQuotas(AllOf):
     """A strategy that grants at most what a server said is left of its windows and in its buckets.
@@ -216,12 +207,32 @@ class ServerQuotas(AllOf):
         self._windows: list[_Window] = []  # the first to end comes first
         self._buckets: dict[str, _Bucket] = {}
 
-    def heed(self, said: Left, now: int, held_for: int) -> bool:
-        """`refill`, if the server's quota has a size, or `lower`. Its time runs from now, also in a pause that has lasted ``held_for``."""
-        at, in_flight = now + held_for, said.in_flight or 0
-        if said.size:
-            return self.refill(said.name, said.left, said.size, said.ns, now, at, said.error, in_flight)
-        return self.lower(said.left, now, at + said.ns, in_flight)
+    def heed(self, quota: Quota, paused: bool, now: int, held_for: int, in_flight: int) -> bool:
+        """Heed what is left of a quota. Its time runs from now, also in a pause that has lasted ``held_for``. False: that is nothing new.
+
+        ``paused``: the response names a pause, which covers a window of requests of which nothing is left: a shorter Retry-After wins over
+        the reset (draft-ietf-httpapi-ratelimit-headers-11, section 7).
+        """
+        ns, window, error = (duration_to_ns(length or 0, "observe()") for length in (quota.reset, quota.window, quota.reset_error))
+        left, limit, at, requests = quota.remaining, quota.limit, now + held_for, quota.unit == "requests"
+        in_flight = in_flight if requests else 0
+        if left is None and quota.used is not None and ns:
+            if limit is None:  # of the strategy's own rate, if that is per such a window
+                (strategy,) = self.members
+                limits = [part.rate.permits for part in (strategy, *strategy.members) if part.rate.period_ns == window]
+                left = max(0, min(limits) - quota.used) if limits else None
+            else:
+                left = max(0, limit - quota.used)
+        if left is None:
+            return False
+        if quota.full_at_reset:  # without a reset too: it may update an earlier report
+            return self.refill(quota.name, left, limit or 0, ns, now, at, error, in_flight)
+        if not ns or (not left and requests and paused):
+            return False
+        if limit is not None and window:
+            # 10000 in 1000 s with 10000 left for 10 s is 100 requests, not 10000: section 8.5. An allowance is rounded down.
+            left = min(left, max(1, limit * ns // window))
+        return self.lower(left, now, at + ns, in_flight)
 
     def lower(self, left: int, now: int, until: int, in_flight: int = 0) -> bool:
         """Grant at most ``left`` permits before ``until``, besides what was said before. False if that says nothing new.
@@ -275,9 +286,8 @@ class ServerQuotas(AllOf):
         return True
 
     def ended(self, now: int) -> bool:
-        """Whether the strategy can stand alone again: all windows are over, and no bucket can lower anything."""
-        strategy, *quotas = self._permitted
-        return all(quota._rested(now) for quota in quotas) and not any(bucket.lowers(strategy) for bucket in self._buckets.values())
+        """Whether the strategy can stand alone again: all windows are over. A bucket may be the smaller one for ever."""
+        return not self._buckets and all(now >= window.until for window in self._windows)
 
     def left(self, now: int) -> int | None:
         """The permits that the server leaves at ``now``; None: nothing that it said holds any longer."""
@@ -305,3 +315,9 @@ class ServerQuotas(AllOf):
             return standings
         at = self.peek(left + 1, now) if most is None or left < most else now
         return [(left, max(at, more)) if left <= available else (available, more) for available, more in standings]
+
+
+def heeding(asked: Scheduler, quota: Quota, paused: bool, now: int, held_for: int, in_flight: int) -> Scheduler:
+    """Who is to be asked for permits from now on, in place of a strategy or of what servers said of it; see `ServerQuotas.heed`."""
+    told = asked if isinstance(asked, ServerQuotas) else ServerQuotas(asked)
+    return told if told.heed(quota, paused, now, held_for, in_flight) else asked

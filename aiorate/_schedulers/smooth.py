@@ -76,11 +76,6 @@ class SmoothBursty(_Smooth):
         check_window(window, largest)
         return ((self._most or 0) + window * self._unit) // self._cost + largest
 
-    def available(self, now: int) -> int:
-        """The whole permits in the store, and one on credit; 0 while one is owed."""
-        due = self._due(now)
-        return 0 if due > now * self._unit else self._filled(due, self._stored, now)[1] // self._cost + 1
-
     def _numbers(self, rate: Rate) -> Numbers:
         num, den = self._size
         full = rate.period_ns if self._in_permits else NS_PER_SECOND * rate.permits
@@ -139,7 +134,7 @@ class SmoothWarmingUp(_Smooth):
         return largest + self.rate.permits_in(window)
 
     def _numbers(self, rate: Rate) -> Numbers:
-        return rate.permits, rate.period_ns * 2 * sum(self._cold_factor), 0, self._warmup * rate.permits * self._earn, NO_LINE
+        return rate.permits, rate.period_ns * 2 * sum(self._cold_factor), rate.period_ns, self._warmup * rate.permits * self._earn, NO_LINE
 
     def _priced(self, stored: int, permits: int) -> tuple[int, int]:
         left = stored - permits * self._cost

@@ -19,7 +19,7 @@ from aiorate._rate import Rate, ceil_div
 from aiorate._schedulers.interface import check_ask, check_give_back, check_ns, check_permits, check_window
 from aiorate._schedulers.metered import Metered
 
-_MOST = 64
+_STEPS = 64  # levels of a full store that are told apart
 _instant = itemgetter(0)
 # A rate; in units, what follows from it and the parameters; and the numbers of the meter. Shared by all stores with the same parameters.
 # The units: a nanosecond, a permit, the size of the store, and its size while overflow returns; and the ratio at which it returns.
@@ -63,13 +63,15 @@ class Stored(Metered):
     def _level(self, now: int | None = None) -> tuple[int, int, int]:
         """The instant up to which it is filled, the level then, and the overflow.
 
-        With ``now``, as they are when it is filled up to that instant too.
+        With ``now``, as they are when it is filled up to that instant too, which may be the one at which the schedule begins.
         """
-        if self.line.last is not None:
+        if self._last is None and now is not None:
+            self._begin(now)
+        elif self.line.last is not None:
             self.collect()
         last, due, (unit, cost, *_) = self._last, self.line.due, self._plan
         if last is None or due is None:
-            return now or 0, self._at_first, self._over
+            return 0, self._at_first, self._over
         level, over = last * unit - due + cost, self._over
         return (last, level, over) if now is None or now <= last else (now, *self._filled(level, over, (now - last) * unit))
 
@@ -191,20 +193,13 @@ class Stored(Metered):
             return
         if peaks and peaks[-1][0] > now:
             now = peaks[-1][0]  # where the clock went back, the take is later in order
-        place = len(peaks)
+        level, place = level if level > 0 else 0, len(peaks)
         while place and peaks[place - 1][1] <= level:
             place -= 1
+        if place and peaks[place - 1][1] - level < self._plan[2] // _STEPS:  # hardly lower: one record of both, never too low
+            place -= 1
+            level = peaks[place][1]
         peaks[place:] = ((now, level),)  # in one step: a signal handler may raise after a call
-        if len(peaks) > _MOST:
-            # Merge neighbours that hardly differ, each into the later one, so that the record is never too low and hardly too high.
-            # By level, not by age: otherwise the highest level would be merged again and again until it seemed recent.
-            step, thin = (peaks[0][1] - level) // (_MOST // 2), list[tuple[int, int]]()
-            for instant, found in peaks:
-                if thin and thin[-1][1] - found <= step:
-                    thin[-1] = (instant, thin[-1][1])
-                else:
-                    thin.append((instant, found))
-            self._peaks = thin
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Put permits back as far as there is room; by receipt, as far as there was room at every take since. The rest overflows."""
@@ -254,8 +249,6 @@ class Stored(Metered):
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits at once. The level may fall below zero."""
         check_permits("charge()", permits)
-        if self._last is None:
-            self._begin(now)
         last, level, over = self._level(now)
         self.note_level(now, level)
         self._latest = None
@@ -263,8 +256,6 @@ class Stored(Metered):
 
     def _change(self, plan: Plan, kept: int, now: int | None) -> None:
         """Go by another plan. ``kept``: the place of the unit in which the level stays what it is."""
-        if now is not None and self._last is None:
-            self._begin(now)
         (last, level, over), before = self._level(now), self._plan
         if now is not None and now < last:  # the clock went back, or what is owed was granted ahead
             last, level = now, level - (last - now) * before[0]
@@ -287,8 +278,6 @@ class Stored(Metered):
 
     def available(self, now: int) -> int:
         """The permits in store."""
-        if self._last is None:
-            self._begin(now)
         (last, level, _), (_, cost, _, most, *_) = self._level(now), self._plan
         return 0 if now < last else max(0, min(level, most) // cost)
 

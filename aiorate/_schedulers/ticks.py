@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.pacing import Numbers
 
 
-_COUNTED = 1000
-
-
 class _Schedule(Pacing):
     """The store is the delay that is still to be made up for."""
 
@@ -75,11 +72,6 @@ class TicksAccumulator(_Schedule):
         check_window(window, largest)
         return None
 
-    def available(self, now: int) -> int:
-        """The slots that are due by now."""
-        behind = now * self._unit - self._due(now)
-        return 0 if behind < 0 else behind // self._cost + 1
-
     def _numbers(self, rate: Rate) -> Numbers:
         (unit, cost), (num, den) = rate.ticks, self._strictness
         # As in _after(): a slot that is due within the instant is on time.
@@ -130,14 +122,6 @@ class BurstCompensation(TicksAccumulator):
         check_window(window, largest)
         num, den = self._strictness
         return largest + self.rate.permits_in(window) if num == den else None
-
-    def available(self, now: int) -> int:
-        """The slots that are due by now, at most 1000. Each gives up its part of the gap that is left."""
-        due, ready = self._due(now), 0
-        while due <= now * self._unit and ready < _COUNTED:
-            due, _, _ = self._after(1, due, 0, 0, now)
-            ready += 1
-        return ready
 
     def _parameters(self) -> str:
         return f", strictness={self.strictness:g}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
-from itertools import chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -124,28 +123,19 @@ class SlidingWindow(Window):
     def charge(self, permits: int, now: int) -> None:
         """Enter permits as if they had been taken one by one, each as soon as there was room. Later requests wait for them."""
         check_permits("charge()", permits)
-        now = max(now, self._last)
-        self._forget(now)
-        n, period, log, first, total = self.rate.permits, self.rate.period_ns, self._log, self._first, self._total
-        end, new = total + permits, list[tuple[int, int]]()
-        if at_once := min(permits, max(0, n - (total - self._gone))):
-            total += at_once
-            new.append((now, total))
-        # Each of the others comes a period after the n-th before it. So all entries move on by whole rounds, the oldest by one more.
-        if rounds := (end - total) // n:
-            total += rounds * n
-            log, first, new = [(instant + rounds * period, until + rounds * n) for instant, until in (*log[first:], *new)], 0, []
-        reached, oldest = total, total - n
-        for instant, until in chain(islice(log, first, None), tuple(new)):
-            if reached == end:
-                break
-            if until > oldest:
-                reached = min(until + n, end)
-                new.append((instant + period, reached))
-        gone = max(self._gone, end - n)
-        first = bisect_right(log, gone, first, key=_total)
-        log += new  # without a call in between: a signal handler may raise there
-        self._log, self._first, self._gone, self._total, self._last = log, first, gone, end, log[-1][0]
+        now, n = max(now, self._last), self.rate.permits
+        if at_once := min(permits, self.available(now)):
+            self._enter(at_once, now)
+        # Each of the others comes a period after the n-th before it. So all entries move on by whole rounds.
+        rounds, permits = divmod(permits - at_once, n)
+        if rounds:
+            self._log = [(instant + rounds * self.rate.period_ns, until) for instant, until in self._log[self._first :]]
+            self._first, self._last = 0, self._log[-1][0]
+        while permits:
+            now = self._earliest(1, now)
+            portion = min(permits, self.available(now))
+            self._enter(portion, now)
+            permits -= portion
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the number of permits. The window keeps its period: 90 per second is 5400 in a window of one minute.
@@ -228,11 +218,9 @@ def in_period(rate: Rate, before: Rate, what: str) -> Rate:
         return before.with_permits(kept.permits)
     if rate.is_whole:
         return rate
-    permits = rate.permits * period
-    written = [repr(str(before.with_permits(n))) for n in (permits // rate.period_ns, permits // rate.period_ns + 1) if n]
     raise ValueError(
-        f"set_rate(): the {what} keeps its period, and {as_float(permits, rate.period_ns):g} permits in it are not whole."
-        f" Write {' or '.join(written)}."
+        f"set_rate(): the {what} keeps its period, and {as_float(rate.permits * period, rate.period_ns):g} permits in it are not whole."
+        f" Write whole permits and their period, such as '{before}'."
     )
 
 

@@ -56,18 +56,17 @@ class _Word:
         loop = loop_here()
         assert loop is not None  # a task runs
         self.session = session
-        self._loop, self._signal, self._told = loop, loop.signal(), False
+        self._loop, self._signal = loop, loop.signal()
 
     def tell(self) -> None:
-        self._told = True
         try:
             self._loop.post(partial(self._loop.wake, self._signal))
         except (RuntimeError, OSError):  # its loop is closed
             return
 
     async def heard(self) -> None:
-        """Wait for it. The loop turns in any case."""
-        await (self._loop.yield_once() if self._told else self._loop.wait(self._signal))
+        """Wait for it."""
+        await self._loop.wait(self._signal)
 
 
 class StoreClient:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aiorate._store.pool import Pool
     from aiorate._store.script import Answer
     from aiorate._store.talk import Runs
-    from aiorate._tree.node import Node
+    from aiorate._tree.limit import Limit
 
 
 SLACK_NS = 10 * MS
@@ -33,7 +33,7 @@ _HORIZON_NS = 20 * MS
 class FileSession(Talk):
     """Fills the pool of a node from the record of that ``name``. ``lease`` is in ns."""
 
-    def __init__(self, file: StoreFile, name: str, kind: str, node: Node, pool: Pool, lease: int) -> None:
+    def __init__(self, file: StoreFile, name: str, kind: str, node: Limit, pool: Pool, lease: int) -> None:
         self._file, self._record = file, Record(name, kind, len(pool.parts), pool.calendar is not None)
         super().__init__(node, pool, _HORIZON_NS, lease, SLACK_NS)
         pool.answer_ns = 0
@@ -85,8 +85,8 @@ class FileSession(Talk):
 
         def decide(kept: Value | None, at: float) -> tuple[Answer, Value | None, float]:
             found = Answering(at, numbers, kept, record.told, gone > 0 and kept == record.told)
-            answer = found.answer
-            return answer, tuple(answer.numbers) if found.changes else None, found.keep
+            answer, keep = found.answer, found.keep
+            return answer, tuple(answer.numbers) if keep >= 0 else None, keep
 
         try:
             answer = self._file.ask(record, asked, decide, patient=not node.line.is_waited_in)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiorate._errors import EngineUnavailable
-    from aiorate._rate import Number
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.calendar_window import CalendarWindow
 
@@ -353,17 +352,13 @@ class Pool(Scheduler):
         check_memory(f"charge({permits})", self.rate, permits)
         self.correct((permits,) * len(self.parts), now, at_once=True)
 
-    def _read_rate(self, rate: Rate | str | Number) -> Rate:
-        """As `CalendarWindow._read_rate` does."""
-        return Rate.of(rate) if self.calendar is None else self.calendar._read_rate(rate)
-
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate by which this process has slots assigned. Raises RuntimeError where there are several."""
         part = self.parts[0]
         if len(self.parts) > 1:
             raise RuntimeError("set_rate(): cannot change one of several rates. Create a new limiter of the same name with other rates.")
         if part.calendar is None:
-            check_memory("set_rate()", rate, part.burst)
+            check_memory("set_rate()", rate := Rate.of(rate), part.burst)
             self.parts = (Part(rate, part.burst),)
         else:
             part.calendar.set_rate(rate, now)

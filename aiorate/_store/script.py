@@ -154,7 +154,7 @@ for j = 1, dims do
   end
 end
 
-local begin, out, i, wait, place, most, had = 0, {}, 12 + 7 * dims + 1, 0, 0, {}, {}
+local begin, out, i, wait, place, room = 0, {}, 12 + 7 * dims + 1, 0, 0, {}
 while w[i] do
   local want, first, n, step, slack, start = w[i], max(begin, hush), w[i], {}, {}, {}
   place = 0
@@ -174,25 +174,19 @@ while w[i] do
         local last = start[j] + (want - 1) * step[j]
         if last > within then n, wait = 0, max(wait, last) end
       elseif a > 0 then
-        if not most[j] then
-          most[j] = first > 0 and horizon * min(1, horizon / first) or max(horizon, step[j]) - start[j]
-          had[j] = 0
-        end
-        n = min(n, max(floor((most[j] - had[j]) / step[j]), #out == 0 and min(n, 1) or 0))
+        room[j] = room[j] or first > 0 and horizon * min(1, horizon / first) or max(horizon, step[j]) - start[j]
+        n = min(n, max(floor(room[j] / step[j]), #out == 0 and min(n, 1) or 0))
       end
     elseif a > 0 then
-      local left, closes, held = burst[j] - used[j], ends[j] - now, now < hold[j]
-      if held then left = left - due[j] * share[j] end
-      if closes <= max(took, 0) + margin or first > 0 then left = 0 end
+      local closes, held = ends[j] - now, now < hold[j]
+      local over = closes <= trip + margin
+      local left = (over or first > 0) and 0 or burst[j] - used[j] - (held and due[j] * share[j] or 0)
       n = max(min(n, floor(left / a)), 0)
       if n < want then
-        local until_then = closes
-        if closes <= max(took, 0) + margin then until_then = closes
-        elseif first > 0 then until_then = min(first, closes)
-        elseif held then until_then = min(hold[j] - now, closes) end
+        local until_then = over and closes or min(first > 0 and first or held and hold[j] - now or closes, closes)
         if within < 0 or n < 1 then place, wait = j, max(within < 0 and 0 or wait, until_then) end
         if within < 0 and until_then == closes and seat ~= ends[j] then
-          seats[j], patience[j], seat = seats[j] + 1, max(patience[j], 2 * max(took, 0) + 50000), ends[j]
+          seats[j], patience[j], seat = seats[j] + 1, max(patience[j], 2 * trip + 50000), ends[j]
         end
       end
     end
@@ -203,7 +197,7 @@ while w[i] do
   elseif n > 0 and #out == 0 then
     if other or first > max(latest, hush) + reach then
       n, wait = 0, max(first, 1)
-      if not other then claim, lasts = client, 1000000 + 2 * max(took, 0) end
+      if not other then claim, lasts = client, 1000000 + 2 * trip end
     elseif claim == client then
       claim, lasts = 0, 0
     end
@@ -221,7 +215,7 @@ while w[i] do
         words = words .. string.format(' %.3f', step[j] > 0 and start[j] or first)
         if step[j] > 0 then
           ahead[j] = min(max(start[j] + n * step[j], last - lag - slack[j] + step[j]) + slack[j], 1e16)
-          if had[j] then had[j] = had[j] + n * step[j] end
+          if room[j] then room[j] = room[j] - n * step[j] end
         end
       end
     end

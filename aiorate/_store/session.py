@@ -16,7 +16,6 @@ from aiorate._store.failures import Refusal, said, said_by_server
 from aiorate._store.script import FORM, MOST_RUNS, pack, read_answer
 from aiorate._store.talk import FLUSH_NS, US, Sent, Talk
 from aiorate._store.twin import Local
-from aiorate._tree.questions import above_on_demand, wait_for
 from aiorate._tree.refusals import Refusals
 
 if TYPE_CHECKING:
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from aiorate._store.script import Answer
     from aiorate._store.store import Asked
     from aiorate._store.talk import Runs
-    from aiorate._tree.limit import Limit, Taken
+    from aiorate._tree.limit import Limit
     from aiorate._tree.line import Request
-    from aiorate._tree.node import Node
+    from aiorate._tree.node import Taken
 
 
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
@@ -51,8 +50,8 @@ class _Once(Refusals):
     def __init__(self, of: Refusals, limit: int) -> None:
         self._of, self._limit = of, limit
 
-    def closed(self, node: Limit) -> LimiterClosed:
-        return self._of.closed(node)
+    def closed(self) -> LimiterClosed:
+        return self._of.closed()
 
     def too_long(self, permits: Permits, limit: int, wait: int | None) -> WaitTooLong:
         return self._of.too_long(permits, self._limit, wait)
@@ -67,7 +66,7 @@ class StoreSession(Talk):
     once: it stands in line for one answer, which grants or refuses it.
     """
 
-    def __init__(self, source: object, key: str, node: Node, pool: Pool, terms: Terms, refusals: Refusals) -> None:
+    def __init__(self, source: object, key: str, node: Limit, pool: Pool, terms: Terms, refusals: Refusals) -> None:
         self.key: str = key
         """Of the store."""
         self.client: StoreClient | None = None
@@ -340,20 +339,20 @@ class StoreSession(Talk):
 
     def asks_once(self, limit: int) -> bool:
         """Whether a request that may wait for ``limit`` ns does. Below a limit that has to be asked as well, none does."""
-        return limit < max(self._pool.answer_ns, 1) and not above_on_demand(self._node)
+        return limit < max(self._pool.answer_ns, 1) and not self._node.above_on_demand()
 
     async def take_once(self, permits: Permits, limit: int) -> tuple[int, Taken]:
         """Take the permits if they are due. Returns the ns waited for the answer, and what was taken. Raises the error otherwise."""
-        node, tree, terms = self._node, self._node.tree, (_ONCE_NS, self, _Once(self._refusals, limit), _SINCE + limit)
-        ticket, _, asked, taken = tree.ask(node, permits, *terms)
+        node = self._node
+        ticket, _, asked, taken = node.ask(permits, _ONCE_NS, self, _Once(self._refusals, limit), _SINCE + limit)
         if ticket is None:
             return 0, taken
-        waited, _, taken = await tree.wait(node, ticket, permits, asked, *terms)
+        waited, _, taken = await node.wait(ticket, permits, asked)
         return waited, taken
 
     def take_once_blocking(self, permits: Permits, limit: int) -> tuple[int, Taken]:
         """As `take_once`, in a thread without an event loop, which it blocks."""
-        return self._node.tree.wait_blocking(self._node, permits, _ONCE_NS, self, _Once(self._refusals, limit), _SINCE + limit)
+        return self._node.wait_blocking(permits, _ONCE_NS, self, _Once(self._refusals, limit), _SINCE + limit)
 
     def check(self, permits: Permits, refusals: Refusals) -> None:
         """Before such a request stands in line: raise its error if there will be no answer."""
@@ -363,7 +362,7 @@ class StoreSession(Talk):
         lost = self._lost_at is not None and not self._degraded
         if lost or not self._open or pool.outage == "wait" or node.held_at is not None:
             node.noted.refused += 1
-            raise refusals.too_long(permits, 0, wait_for(node, permits, node.now()))
+            raise refusals.too_long(permits, 0, node.wait_for(permits, node.now()))
         self._once = True
 
     def _in_line(self) -> list[Request]:
@@ -393,7 +392,9 @@ class StoreSession(Talk):
             if request in over and (lacks or answer is not None):
                 self._refuse([request])
             elif not lacks:
-                node.tree.limit_wait(node, ticket, permits, node.read(), self._slack, _Once(self._refusals, since - _SINCE))
+                node.tree.agenda.limit_wait(
+                    node, node.read() + self._slack, (ticket, permits, self._slack, _Once(self._refusals, since - _SINCE))
+                )
 
     # Later.
 

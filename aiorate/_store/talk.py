@@ -19,9 +19,7 @@ from aiorate._rate import NS_PER_SECOND
 from aiorate._schedulers.amounts import count_of
 from aiorate._store.script import HEAD, MOST, MOST_RUNS, OF_RATE, Question, numbers_of, row
 from aiorate._store.slots import MOST_NS, Level, Run, check_pause
-from aiorate._tree.changes import follow
-from aiorate._tree.limit import Provider
-from aiorate._tree.questions import in_line
+from aiorate._tree.provider import Provider
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from aiorate._store.pool import Pool
     from aiorate._store.script import Answer
     from aiorate._store.slots import Part
-    from aiorate._tree.node import Node
+    from aiorate._tree.limit import Limit
 
 
 US, MS = 1_000, 1_000_000  # ns
@@ -73,7 +71,7 @@ class Talk(Provider):
     All processes together aim to book a ``horizon`` ahead. With a ``lease``, slots are taken so far ahead that nobody asked for yet.
     """
 
-    def __init__(self, node: Node, pool: Pool, horizon: int, lease: int, slack: int) -> None:
+    def __init__(self, node: Limit, pool: Pool, horizon: int, lease: int, slack: int) -> None:
         self._node, self._pool = node, pool
         self._horizon, self._lease, self._slack = max(horizon, lease), lease, slack
         self._paused: bool = False  # whether the store pauses all processes
@@ -118,7 +116,7 @@ class Talk(Provider):
         pool, now = self._pool, self._node.now()
         if not pool.unit:
             return [(len([*same]), need) for need, same in groupby(self._uncovered(now))][:MOST_RUNS]
-        first, waiting = count_of(self._first()), in_line(self._node)
+        first, waiting = count_of(self._first()), self._node.in_line()
         ready = pool.usable(first or 1, now)
         expected = self._expected(first, waiting) if self._lease else 0
         missing = waiting + expected - ready
@@ -246,7 +244,7 @@ class Talk(Provider):
     def _follow(self, us: float) -> None:
         """The store pauses all processes for so long; 0: it does not. If it is yet to hear something else, that holds."""
         if not self._news:
-            self._paused = follow(self._node, ceil(us * US), self._paused)
+            self._paused = self._node.pause_with_store(ceil(us * US), self._paused)
 
     # What the pool and the node tell.
 
@@ -292,7 +290,7 @@ class Talk(Provider):
 
     def _later(self, ns: int) -> None:
         """Within ``ns``, look after what is in hand, untold, or paused."""
-        node, loop = self._node, self._node.loop
+        node, loop = self._node, self._node.tree.loop
         at = node.read() + ns
         if loop is None or not self._open or (self._timer is not None and self._timer_at <= at):
             return

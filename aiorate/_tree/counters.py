@@ -22,7 +22,6 @@ class Counters:
         "refused",
         "reset_at",
         "skipped",
-        "untold",
         "unused",
         "waited_max",
         "waited_total",
@@ -40,7 +39,6 @@ class Counters:
         self.refunded: int = 0  # permits
         self.charged: int = 0  # permits
         self.skipped: int = 0  # permits given up, which fell due while a request waited and the loop was late
-        self.untold: int = 0  # permits skipped, of which no event has told yet
         self.unused: int = 0  # the rest of a permit that was skipped, in ns x permits of the rate
         self.refused: int = 0  # requests
         self.cancelled: int = 0  # requests

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import get_ident
@@ -74,11 +75,8 @@ class Decisions:
         """Have a function called that decides, and never wait: finalizers may use it. The calls of the main thread keep their order."""
         if get_ident() == self.main or self.here or not self.lock.acquire(blocking=False):
             self.hand(call)
-            return
-        try:
-            self._decide_in_lock(partial(call_back, call, "in a decision"))
-        finally:
-            self._finish()
+        else:
+            self._decide(partial(call_back, call, "in a decision"), locked=True)
 
     def settle(self) -> None:
         """Return once the thread, if there is one, has done what was handed to it. For tests."""
@@ -97,16 +95,11 @@ class Decisions:
 
     # Under the lock.
 
-    def _decide(self, call: Callable[[], T]) -> T:
-        if self.here:
-            raise RuntimeError("called from a finalizer or a strategy in the middle of a decision. Call it from ordinary code.")
-        self.lock.acquire()
-        try:
-            return self._decide_in_lock(call)
-        finally:
-            self._finish()
-
-    def _decide_in_lock(self, call: Callable[[], T]) -> T:
+    def _decide(self, call: Callable[[], T], locked: bool = False) -> T:
+        if not locked:
+            if self.here:
+                raise RuntimeError("called from a finalizer or a strategy in the middle of a decision. Call it from ordinary code.")
+            self.lock.acquire()
         self.check.try_until = 0
         try:
             while self.soon:
@@ -115,14 +108,9 @@ class Decisions:
         finally:
             self.check.try_until = FAR
             self.lock.release()
-
-    def _finish(self) -> None:
-        while self.after:
-            try:
-                call = self.after.popleft()
-            except IndexError:  # another thread took it
-                return
-            call_back(call, "after a decision")
+            while self.after:
+                with suppress(IndexError):  # another thread took it
+                    call_back(self.after.popleft(), "after a decision")
 
     # By the thread.
 
@@ -178,8 +166,9 @@ class Decisions:
                 self._starting = 0
 
     def _keep(self) -> None:
+        me = threading.current_thread()
         wait: float | None = 0.0
-        while self.in_thread:
+        while self._thread is me:
             try:
                 call = self._handed.get(timeout=LINGER_NS / NS_PER_SECOND if wait is None else wait)
             except Empty:
@@ -187,18 +176,22 @@ class Decisions:
                     self._thread = None  # first: whoever hands something over now starts another thread
                     if self._handed.empty():
                         return
-                    self._thread = threading.current_thread()
+                    self._thread = me
                 call = None
             wait = self._decide(partial(self._step, call))
             call = None
 
     def _step(self, call: Callable[[], object] | None) -> float | None:
-        """Make a call that was handed over, and one that is due. Returns the seconds until one may be; None: none is to come."""
-        for each in (call, self._alarms.pop(monotonic_ns())):
-            if each is not None:
-                call_back(each, "in the thread that keeps the time")
-        first = self._alarms.first
-        return None if first is None else min(max(first - monotonic_ns(), 0), LINGER_NS) / NS_PER_SECOND
+        """Make a call that was handed over, or one that is due. Returns the seconds until one may be; None: none is to come."""
+        alarms, where = self._alarms, "in the thread that keeps the time"
+        if call is not None:
+            call_back(call, where)
+        if alarms.first is None:
+            return None
+        wait = alarms.first - monotonic_ns()
+        if wait <= 0:
+            call_back(alarms.pop(), where)
+        return min(max(wait, 0), LINGER_NS) / NS_PER_SECOND
 
 
 decisions = Decisions()

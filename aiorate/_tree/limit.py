@@ -1,265 +1,458 @@
-"""What the parts of a tree know of each other: a limit, where its permits come from, and what a request takes of each limit on its way.
+"""A limit, as its callers have it: they ask and wait, look when their turn comes, and change it while others wait.
 
-`aiorate._tree.node` has the limits themselves.
+Knows nothing of how a rate is computed, or of what kind of loop runs.
 """
 
 from __future__ import annotations
 
-from asyncio import CancelledError, InvalidStateError
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, cast
 
-from aiorate._schedulers.interface import NOBODY_KNOWS
+from aiorate._rate import Rate, duration_to_ns, ns_to_seconds
+from aiorate._schedulers.amounts import count_of
+from aiorate._schedulers.interface import Scheduler
+from aiorate._tree.line import outcome_of
+from aiorate._tree.node import Node, undo
+from aiorate._tree.refusals import ACQUIRE
+from aiorate._tree.supply import SAME, hold, kept
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+    from typing import Self
 
-    from aiorate._loops.loop import Loop, ReadClock, Ticket, Waker
-    from aiorate._meter import Meter
-    from aiorate._schedulers.amounts import AnyScheduler, Permits
-    from aiorate._tree.counters import Counters
-    from aiorate._tree.fair_queue import Flow
-    from aiorate._tree.line import Line
-    from aiorate._tree.watch import Watch
+    from aiorate._feedback import Feedback, Quota
+    from aiorate._loops.loop import Ticket
+    from aiorate._rate import Number
+    from aiorate._schedulers.amounts import Permits
+    from aiorate._spec import RateSpec
+    from aiorate._tree.node import Taken
+    from aiorate._tree.refusals import Admission, Refusals
 
-# What a request took: of each limit from its own up, the permits, and the instant at which it took them.
-Taken = tuple[tuple["Source", "Permits", int], ...]
-# For when the request was scheduled, what it took, the clock's reading then, and what it waited for last; see `Waited.limited_by`.
-Grant = tuple[int, Taken, int, str | None]
-# An error is a result, not an exception: asyncio logs "exception was never retrieved" for abandoned futures.
-Outcome = Grant | BaseException
-# A ticket to wait with, or None if it was granted; the instant for which it is scheduled; the clock's reading, if it has to wait; and what
-# was taken.
-Answer = tuple["Ticket | None", int, int, Taken]
+    # A ticket to wait with, or None if it was granted; the instant for which it is scheduled; the clock's reading, if it has to wait; and
+    # what was taken.
+    Answer = tuple[Ticket | None, int, int, Taken]
 
 
-def outcome_of(ticket: Ticket) -> Outcome | None:
-    """The outcome; None: not decided, or not before its owner was cancelled."""
-    try:
-        return ticket.result()  # type: ignore[no-any-return]
-    except (InvalidStateError, CancelledError):
-        return None
+NOT_GRANTED = 1 << 200
+"""In place of an instant: the request was not granted at once."""
+_MOST_LEVELS = 64  # a decision may pass all of them, each by about ten nested calls, and Python allows a thousand
+_KEY = "a key or a budget"
+_NEWS_NS = 1_000_000_000  # a pause that grows by less is not reported again: responses of many requests come one after the other
 
 
-class Provider:
-    """Told by a node what other processes, or a task on the event loop, have to hear of.
-
-    The defaults are those of a limiter whose permits come from its own process.
-    """
+class Limit(Node):
+    """One scheduler, those who wait for it, and all that may be asked of it. Its callers are in one event loop."""
 
     __slots__ = ()
 
-    @property
-    def state(self) -> str:
-        """Where permits come from: ``local``, this process; ``shared``, a store; ``degraded``, a store that does not answer."""
-        return "local"
+    # Ask, wait, go on. Where many threads ask, `aiorate._tree.threads` does some of these otherwise.
 
-    @property
-    def busy(self) -> bool:
-        """Whether a store is yet to hear or to answer something."""
-        return False
+    def try_take(self, permits: Permits) -> tuple[int, Taken] | None:
+        """`take`, for a caller that never waits."""
+        return self.take(permits)
 
-    @property
-    def on_demand(self) -> bool:
-        """Whether permits come only once a request waits for them."""
-        return False
+    def ask(
+        self,
+        permits: Permits,
+        most_ns: int | None = None,
+        most: Admission | None = None,
+        refusals: Refusals = ACQUIRE,
+        since: int | None = None,
+        ticket: Ticket | None = None,
+        turns: bool | None = None,
+    ) -> Answer:
+        """Take the permits, or put the request in line for at most ``most_ns``; raises the error if it may not wait there.
 
-    def pausing(self, ns: int) -> None:
-        """The limiter is about to be paused for ``ns`` from now. May raise to refuse the pause."""
-
-    def resumed(self) -> None:
-        """A pause was ended."""
-
-    def held_up(self) -> None:
-        """A request waits for the end of a pause."""
-
-    def look(self) -> None:
-        """Somebody is about to be told what is left: learn it, if that takes no time."""
-
-    def closed(self) -> None:
-        """The limiter was closed."""
-
-    def moved(self) -> None:
-        """The event loop is gone, or another one is used."""
-
-    def shared(self) -> None:
-        """Another limit is asked after this one."""
-
-
-OWN = Provider()
-"""That of all limiters whose permits come from their own process."""
-
-
-class Source(Protocol):
-    """A limit of which a request takes. `aiorate._tree.supply` and `aiorate._tree.node` say what each name means."""
-
-    scheduler: AnyScheduler
-    counters: Counters
-    is_places: bool
-    altered: bool
-    read: ReadClock
-    offset: int
-    begun: bool
-    held_at: int | None
-    stopped: bool
-    paused_until: int | None
-    waited_above: Callable[[Permits], None] | None
-    name: str | None
-    taken: Permits
-    resuming: int
-    returnable: int
-    since: int
-
-    permitted: AnyScheduler
-
-    @property
-    def meter(self) -> Meter: ...
-    @property
-    def above(self) -> Source | None: ...
-    @property
-    def noted(self) -> Counters: ...
-    @property
-    def pause_length(self) -> int: ...
-
-    def count(self) -> Counters: ...
-    def now(self) -> int: ...
-    def reading_at(self, instant: int) -> int | None: ...
-
-    def follow(self, read: ReadClock) -> None: ...
-    def changed(self) -> None: ...
-    def look_if_alive(self) -> None: ...
-    def fail(self, error: BaseException) -> None: ...
-
-
-class Limit(Source, Protocol):
-    """A limit, its line, and the limit above."""
-
-    line: Line[Any]
-    flow: Flow | None
-    permits_above: Callable[[Permits], Permits]
-    watch: Watch | None
-    stood: Permits
-    due: int | None
-    closed: bool
-    wake_at: int | None
-
-    @property
-    def above(self) -> Limit | None: ...
-    @property
-    def waker(self) -> Waker | None: ...
-    @property
-    def provider(self) -> Provider: ...
-    @property
-    def shut(self) -> bool: ...
-    @property
-    def granted(self) -> Permits: ...
-    @property
-    def is_held(self) -> bool: ...
-    @property
-    def loop(self) -> Loop | None: ...
-
-    def exceeded(self, permits: Permits) -> int | None: ...
-    def here(self) -> Loop | None: ...
-    def take(self, permits: Permits, since: int | None = None) -> tuple[int, Taken] | None: ...
-    def join(self, permits: Permits, since: int | None, ticket: Ticket | None) -> Ticket: ...
-    def ticket(self, loop: Loop) -> Ticket: ...
-    def leave(self, ticket: Ticket, permits: Permits) -> None: ...
-    def first(self) -> Any: ...
-    def ring(self) -> None: ...
-    def look_from_top(self) -> None: ...
-    def look_now(self) -> int: ...
-    def disband(self, forked: bool) -> None: ...
-    def expire(self, over: Sequence[Any]) -> None: ...
-
-
-L = TypeVar("L", bound=Source)
-
-
-# A path goes from the request's own limit up, with the permits and the instant at each. The highest limit takes first, from all or none.
-
-
-def take_all(path: Sequence[tuple[L, Permits, int]], instants: Sequence[int | None], waited: bool = False) -> tuple[int, L | None]:
-    """Take from the limits of the path, each booked since its instant; from all or none.
-
-    Returns the instant for which the lowest scheduled it, and None; or when it is due, and the limit that refused. ``waited``: the
-    request, or one before it, stood in the lines above.
-    """
-    at = NOBODY_KNOWS
-    before: int | None = None
-    for index in range(len(path) - 1, -1, -1):
-        limit, permits, now = path[index]
-        if waited:
-            if before is not None and limit.since < before and limit.waited_above is not None:
-                limit.waited_above(permits)
-            before = now
+        Returns no ticket, the instant for which the request is scheduled, 0 and what was taken, if it is granted at once; otherwise a
+        ticket for `wait`, `NOT_GRANTED`, and the clock's reading. In a starved loop, grants and refusals come with a decided ticket too:
+        the caller lets the loop turn before it goes on. ``most`` raises if too many wait. ``ticket`` is that of a caller in another
+        thread, and ``turns`` whether its loop is starved.
+        """
+        above, bounded = self.above, most_ns is not None or most is not None
+        if above is None and not bounded and ticket is None and self.line.head is not None and not self.closed:
+            asked = self.read()
+            return self.join(permits, since, None), NOT_GRANTED, asked, ()  # there is nothing else to ask
+        loop = self.tree.loop
         try:
-            at = limit.permitted.take(permits, now, instants[index])
+            found = self.take(permits, since)
+            if found is None and (bounded or self.shut):
+                self._admit(permits, most_ns, most, refusals)
         except Exception as error:
-            _take_none(path[index + 1 :])
-            limit.fail(error)
-            raise
-        if at > now:
-            _take_none(path[index + 1 :])
-            return at, limit
-        limit.taken += permits
-    return at, None
+            loop = self.tree.loop
+            if loop is None or not (loop.starved() if turns is None else turns):
+                raise
+            return self._after_turn(ticket, NOT_GRANTED, (), error)
+        if found is None:
+            asked = self.read()
+            ticket = self.join(permits, since, ticket)
+            if most_ns is not None:
+                try:
+                    self.tree.agenda.limit_wait(self, asked + most_ns, (ticket, permits, most_ns, refusals))
+                except BaseException:  # no timer
+                    Limit.give_up(self, ticket, permits, self.tree.epoch)
+                    raise
+            return ticket, NOT_GRANTED, asked, ()
+        (at, taken), loop = found, self.tree.loop
+        if turns is None:
+            turns = loop is not None and taken[0][2] + self.offset >= loop.check.until and loop.starved()
+        if not turns:
+            return None, at, 0, taken
+        hold(taken, 1)
+        self.tree.resuming += 1
+        return self._after_turn(ticket, at, taken)
 
+    def _after_turn(self, ticket: Ticket | None, at: int, taken: Taken, error: Exception | None = None) -> Answer:
+        """Have the caller go on with what was taken, or with the error, after the loop has turned."""
+        ticket, reading = ticket or self.ticket(), self.read()
+        ticket.set_result((at, taken, reading, None) if error is None else error)
+        return ticket, at, reading, ()
 
-def _take_none(path: Sequence[tuple[Source, Permits, int]]) -> None:
-    """Take those back."""
-    for limit, permits, instant in path:
-        limit.permitted.give_back(permits, instant, instant)
-        limit.taken -= permits
+    def _admit(self, permits: Permits, most_ns: int | None, most: Admission | None, refusals: Refusals) -> None:
+        """Raise the error of a request that was refused and may not wait in line, or not for ``most_ns``."""
+        if self.shut:
+            raise refusals.closed()
+        if most is not None:
+            most.check(permits, refusals)
+        if most_ns is not None:
+            wait = self.wait_for(permits, self.now())
+            if wait is None or wait > most_ns:
+                if not most_ns and self.above_on_demand():
+                    raise refusals.no_lease()
+                self.noted.refused += 1
+                raise refusals.too_long(permits, most_ns, wait)
 
+    async def wait(self, ticket: Ticket, permits: Permits, asked: int) -> tuple[int, int, Taken]:
+        """Wait until the ticket of `ask` is decided, and the loop has turned. Returns what `go_on` does.
 
-def limited_by(path: Taken) -> str | None:
-    """The highest limit in whose line the request, or one before it, waited."""
-    own = path[0][0]
-    for (above, _, now), (below, _, _) in pairwise(reversed(path)):
-        if below.since < now:
-            return "max_concurrency" if above.is_places else None if below is own and own.is_places else above.name or "shared"
-    return "max_concurrency" if own.is_places else None
-
-
-def hold(taken: Taken, tasks: int = 0) -> None:
-    """The grant may come back, so takes are recorded; ``tasks`` of it, 1 or none, have yet to go on."""
-    for limit, _, _ in taken:
-        limit.resuming += tasks
-        limit.returnable += 1
-        limit.scheduler._receipts = True
-
-
-def kept(taken: Taken, tasks: int = 0) -> None:
-    """The grant stands, and its task went on or never will. The last that may come back stops the recording."""
-    for limit, _, _ in taken:
-        limit.resuming -= tasks
-        if limit.returnable:
-            limit.returnable -= 1
-        if not limit.returnable:
-            limit.scheduler._receipts = False
-
-
-def credit(limit: Source, permits: Permits, taken: int) -> None:
-    """Permits that were taken at that instant come back. Those of before a reset stay spent."""
-    counters = limit.count()
-    if counters.reset_at is None or taken > counters.reset_at:
-        counters.given_back += permits
-        limit.permitted.give_back(permits, limit.now(), taken)
-
-
-def undo(taken: Taken, held: bool = True, look: bool = True, tasks: int = 0) -> None:
-    """What a request took comes back, as it was not made, and the next moves up. A grant of before a reset stays spent."""
-    failed: Exception | None = None
-    for limit, permits, instant in taken:
-        limit.count().cancelled += not limit.is_places  # a request for a place is one of the limit above
+        Cancelled meanwhile, the request is undone. `aiorate.Limiter.acquire` has these lines too: a coroutine in between would cost
+        each of 100 000 waiters 220 bytes and a twentieth of the time.
+        """
+        tree, waker, decided = self.tree, self.waker, ticket.done()
+        epoch, loop = tree.epoch, tree.loop
         try:
-            credit(limit, permits, instant)
-        except Exception as error:  # of a strategy: the other limits get theirs back all the same
-            failed = error
-    if held:
-        kept(taken, tasks)
-    if look:
-        for limit, _, _ in taken:
-            limit.look_if_alive()
-    if failed is not None:
-        raise failed
+            while not ticket.done():
+                await waker.wait(ticket)  # type: ignore[union-attr]  # somebody waits
+            # Of tasks that resume in one iteration, only the last may be sure that another follows.
+            if (decided or tree.resuming > 1) and loop is not None and loop.starved():
+                await loop.turn()
+        except BaseException:
+            self.give_up(ticket, permits, epoch)
+            raise
+        return self.go_on(ticket, permits, asked, epoch)
+
+    def go_on(self, ticket: Ticket, permits: Permits, asked: int, epoch: int) -> tuple[int, int, Taken]:
+        """Go on with a decided request, which was asked for when the clock read ``asked``, or raise its error.
+
+        Returns the nanoseconds waited, the instant for which the request was scheduled, and what was taken. Told are those who watch.
+        """
+        outcome = ticket.result()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        at, taken, reading, limited_by = outcome
+        waited = max(reading - asked, 0)  # by the clock of another loop, it may be less
+        self._went_on(ticket, taken, epoch, waited)
+        if self.watch is not None:
+            self.watch.tell(self.name, waited, permits, limited_by)
+        return waited, at, taken
+
+    def _went_on(self, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
+        if epoch == self.tree.epoch:
+            self.tree.resuming -= 1
+            kept(taken, 1)
+        if waited > 0:
+            self.noted.note(waited)
+
+    def give_up(self, ticket: Ticket, permits: Permits, epoch: int) -> None:
+        """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never waits. An error is a strategy's."""
+        outcome, current = outcome_of(ticket), epoch == self.tree.epoch
+        if outcome is None:
+            self.count().cancelled += 1
+            if current:
+                self.leave(ticket, permits)
+        elif not isinstance(outcome, BaseException):
+            if current:
+                self.tree.resuming -= 1
+            undo(outcome[1], held=current, tasks=1)
+
+    def wait_blocking(
+        self,
+        permits: Permits,
+        most_ns: int | None = None,
+        most: Admission | None = None,
+        refusals: Refusals = ACQUIRE,
+        since: int | None = None,
+    ) -> tuple[int, Taken]:
+        """Block this thread until the permits are granted; returns the ns waited, and what was taken."""
+        raise RuntimeError(
+            "acquire_blocking() needs a limiter for the whole process: Limiter(..., scope='process'). In a coroutine, await acquire()."
+        )
+
+    async def finish(self) -> None:
+        """After it was closed: return once no task is left."""
+        if self.waker is not None:
+            await self.waker.aclose()
+
+    # When a request would be granted, and what lies ready, here and above. A question takes nothing; what is due is granted first.
+
+    def next_reading(self) -> int | None:
+        """What the clock reads when the first in line is granted, or less; None: unknown, as before a stopped limiter is started."""
+        first = self.first()
+        assert first is not None
+        if self.above is None and self.due is not None:
+            return self.reading_at(self.due)
+        permits, below = (first[1], None) if isinstance(first, tuple) else (first.stood, first)
+        wait = self._wait_for(permits, self.now(), 0, below)
+        return None if wait is None else self.read() + wait
+
+    def above_on_demand(self) -> bool:
+        """Whether a limit above has permits only for requests that wait."""
+        above = self.above
+        return above is not None and (above.provider.on_demand or above.above_on_demand())
+
+    def informed(self) -> int:
+        """The present instant, once it is known what a store has left."""
+        self.look_now()
+        self.provider.look()
+        return self.look_now()
+
+    def in_line(self) -> int:
+        """The permits of all who wait there; of each limit below, those of its first."""
+        return sum([count_of(below.stood) for _, below in self.line.below()], count_of(self.line.total))
+
+    def available(self) -> int:
+        """How many permits a newcomer would get at once."""
+        self.here()  # a limit above may not have been used yet: see is_rested()
+        now = self.now()  # which ends a pause that is over
+        if self.is_held:
+            return 0
+        permitted = self.permitted
+        if self.provider.state == "local":
+            own = permitted.available(now)
+        else:  # a store that processes share has more than is in hand here
+            own = min(left for left, _ in permitted._standings(now))
+        return own if self.above is None else min(own, self.above.available())
+
+    def is_rested(self) -> bool:
+        """Whether nothing would be lost, and nothing granted sooner, with a new limiter in its place."""
+        loop = self.tree.loop
+        if loop is None or (self.line.is_waited_in and loop.closed):
+            self.here()
+        elif not self.begun:
+            self.follow(loop.read)  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
+        now = self.now()  # which ends a pause that is over
+        if self.returnable or self.altered or self.is_held or self.provider.busy:
+            return False
+        return self.permitted._rested(now)
+
+    # Changes, which hold for the requests in line too.
+
+    def goes_on(self, held_at: int, ns: int) -> None:
+        if self.watch is not None:
+            self.watch.pause_ended = held_at
+        self.permitted.shift(ns)
+
+    def pause(self, ns: int) -> None:
+        """Let time stand still for ``ns``. Pauses merge by the later end."""
+        self.look_now()
+        self.provider.pausing(ns)  # which may refuse it
+        super().pause(ns)
+        self.changed()
+
+    def pause_longer(self, ns: int, jitter: int) -> int:
+        """As `pause`, but only if it ends later than a present pause, and then longer by a random part of ``jitter`` ns.
+
+        Returns its length, or 0 if that is not worth an event: it ends no later, or hardly.
+        """
+        self.look_now()
+        before, until = self.paused_until, self.read() + ns
+        if ns <= 0 or (before is not None and until <= before):
+            return 0
+        if jitter:
+            from random import randrange
+
+            # Drawn once for responses that come together: the longest of many draws would be the same for every client.
+            ns += randrange(jitter)
+        self.pause(ns)
+        return ns if before is None or until - before >= _NEWS_NS else 0
+
+    def resume(self) -> None:
+        """End a pause now."""
+        self.look_now()
+        super().resume()
+        self.provider.resumed()
+        self.changed()
+
+    def pause_with_store(self, ns: int, before: bool) -> bool:
+        """A store pauses all its processes for ``ns``; 0: it does not. ``before``: whether it did so far. Returns whether it does."""
+        if ns:
+            until = self.paused_until
+            if until is not None and until > self.read() + ns:
+                super().resume()  # a longer one, which another process has ended
+            super().pause(ns)
+        elif before:
+            super().resume()
+        return ns > 0
+
+    def cap(self, dimension: str | None, quota: Quota, paused: bool, in_flight: int) -> None:
+        """Heed what a server said is left of a quota, of one dimension if the limit has several; see `ServerQuotas.heed`."""
+        from aiorate._schedulers.server_quotas import heeding
+
+        now, scheduler = self.look_now(), cast("Any", self.scheduler)
+        if dimension is not None:
+            scheduler.cap(dimension, quota, paused, now, self.held_for, in_flight)
+        else:
+            self.permitted = cast("Any", heeding(self.permitted, quota, paused, now, self.held_for, in_flight))
+        self.changed()
+
+    def refund(self, permits: int) -> None:
+        """Take back the permits, of any grant, here and in every shared limit."""
+        counters = self.count()
+        self.scheduler.give_back(permits, self.look_now())
+        counters.refunded += permits
+        counters.given_back += min(permits, count_of(self.granted - counters.given_back))
+        if self.above is not None and (up := self.permits_above(permits)):
+            self.above.refund(count_of(up))
+        self.changed()
+
+    def charge(self, permits: int) -> None:
+        """Take the permits after the fact, as a debt, here and in every shared limit."""
+        self.scheduler.charge(permits, self.look_now())
+        self.count().charged += permits
+        if self.above is not None and (up := self.permits_above(permits)):
+            self.above.charge(count_of(up))
+        self.changed()
+
+    def set_rate(self, rate: Rate | str | Number, member: int | None) -> None:
+        """Change the rate, or that of the member with that index. Raises TypeError and ValueError for an index that is none."""
+        scheduler: Scheduler = self.scheduler
+        if member is not None:
+            if isinstance(member, bool) or not isinstance(member, int):
+                raise TypeError(f"set_rate(member) must be the index of a member, an int, not {type(member).__name__}.")
+            if not scheduler.members:
+                raise ValueError(f"set_rate(member={member}): this strategy has a single rate and no members. Leave member= out.")
+            if not 0 <= member < len(scheduler.members):
+                raise ValueError(f"set_rate(member={member}): the strategy has {len(scheduler.members)} members, counted from 0.")
+            scheduler = scheduler.members[member]
+        scheduler.set_rate(Rate._of(rate), self.look_now())
+        self.altered = True
+        self._rate_changed()
+
+    def move_rate(self, rate: Rate) -> None:
+        """Change the rate to one that was found by watching a server, and that may be forgotten: a key that has one may be evicted."""
+        self.scheduler.set_rate(rate, self.look_now())
+        self._rate_changed()
+
+    def apply(self, spec: RateSpec) -> None:
+        """Apply rate, burst ratio and verb."""
+        now = self.look_now()
+        self.scheduler.apply(spec.rate, spec.burst_ratio, now)
+        if spec.verb == "restart":
+            self.scheduler.restart(now)
+        if spec.verb == "stop":
+            self.stop()
+        elif spec.verb != "configure":
+            self.start()
+            self.closed = False
+        self.altered = True
+        self._rate_changed()
+
+    def _rate_changed(self) -> None:
+        """The scheduler has another rate: requests in line that can no longer be granted fail, and the others are timed again."""
+        line, most = self.line, self.scheduler.max_permits
+        self.count().unused = 0  # a part of a permit, measured by the old rate
+        if most is not None:
+            for ticket, permits, _ in line:
+                if self.exceeded(permits) is not None:
+                    ticket.set_result(ValueError(f"acquire({permits}) can no longer be granted: {most} is the most at once now."))
+                    line.leave(ticket, permits)
+            for _, below in line.below():
+                if self.exceeded(below.stood) is not None:
+                    below._leave_above()
+                    below.look()
+        self.changed()
+
+    def observe(
+        self, feedback: Feedback, jitter: int, limit_of: Callable[[Feedback, Quota], tuple[Self, str | None] | None] | None = None
+    ) -> None:
+        """Heed a server's pause, made longer by a random part of ``jitter`` ns, and its quotas: of requests, or those that have a limit."""
+        from aiorate._feedback import check_feedback
+
+        check_feedback(feedback)
+        before, paused = self.granted, feedback.pause is not None
+        news = self.pause_longer(duration_to_ns(feedback.pause or 0, "observe()"), jitter)
+        for quota in feedback.quotas:
+            if quota.remaining is None and quota.used is None:
+                continue
+            limit = limit_of(feedback, quota) if limit_of is not None else (self, None) if quota.unit == "requests" else None
+            if limit is not None:
+                in_flight = 0
+                if feedback.in_flight is not None:  # what is granted by now is in flight too
+                    self.look_now()
+                    in_flight = feedback.in_flight + count_of(self.granted - before)
+                limit[0].cap(limit[1], quota, paused, in_flight)
+        if news:
+            from aiorate._events import Event
+
+            self.tell(Event("paused", self.name, seconds=ns_to_seconds(news), source=feedback.source))
+
+    def reset(self) -> None:
+        """Everything as new, except the requests in line."""
+        self.look_now()
+        parts = cast("list[Scheduler]", [self.scheduler])
+        for part in parts:  # the list grows meanwhile
+            if type(part).reset is Scheduler.reset:
+                part.reset(0)  # raises, before anything changes
+            parts += part.members
+        self.start()
+        super().resume()
+        self.count().reset_at = self.now()
+        self.offset -= 1  # so that what is granted from now on has a later instant than what was granted before
+        self.scheduler.reset(self.now())
+        self.permitted = self.scheduler
+        counters = self.count()
+        granted, refused = count_of(self.granted - counters.given_back), counters.refused
+        self.taken = self.meter.grabs = 0  # first: `Totals` are read at any time, and may be too low, but not too high
+        counters.clear()
+        if self.watch is not None:
+            self.watch.cleared(granted, refused)
+        self.changed()
+
+    def belong(self, above: Self | None, permits_above: Callable[[Permits], Permits] = SAME) -> None:
+        """From now on it belongs to a key or a budget, and every grant takes from the limit above too, if there is one.
+
+        Raises ValueError if it does already, if requests wait here for which that limit was never asked, or if limits would share in a
+        circle.
+        """
+        if self.above is not None or self.scheduler._owner is _KEY:
+            raise ValueError("it belongs to another key already: make one for each key.")
+        if above is not None:
+            if self.line.is_waited_in or self.returnable:
+                raise ValueError("it is in use already: make one that is not.")
+            levels: list[Node] = [self]
+            top: Node | None = above
+            while top is not None and top is not self:
+                levels.append(top)
+                top = top.above
+            if top is self:
+                raise ValueError("it is the limit that is shared, or one that this shares in turn: make one for each key.")
+            if len(levels) > _MOST_LEVELS:
+                raise ValueError(f"it would be the limit of level {len(levels)} in a row; {_MOST_LEVELS} are the most.")
+        self.scheduler._owner = _KEY
+        if above is not None:
+            self.share(above, permits_above)
+
+
+class MaxWaiting:
+    """At most ``most`` requests wait in the line of the node and in that of its ``places``."""
+
+    __slots__ = ("_nodes", "most")
+
+    def __init__(self, most: int, node: Limit, places: Limit | None = None) -> None:
+        self.most: int = most
+        self._nodes = (node,) if places is None else (node, places)
+
+    def check(self, permits: Permits, refusals: Refusals) -> None:
+        """Raise LineFull if ``most`` requests wait already. One that is being cancelled does not count."""
+        lines = [node.line for node in self._nodes]
+        if sum(map(len, lines)) >= self.most and sum(line.count() for line in lines) >= self.most:
+            self._nodes[0].count().refused += 1
+            raise refusals.full(permits, self.most)

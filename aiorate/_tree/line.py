@@ -7,17 +7,17 @@ Knows nothing of rates, time or how a waiter is woken.
 
 from __future__ import annotations
 
-from asyncio import InvalidStateError
+from asyncio import CancelledError, InvalidStateError
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from aiorate._loops.loop import Ticket
 from aiorate._schedulers.amounts import first_of
 from aiorate._tree.fair_queue import FairQueue, Flow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from aiorate._loops.loop import Ticket
     from aiorate._schedulers.amounts import Permits
 
 
@@ -29,28 +29,15 @@ _FIRST = 1 << 30  # the first question is answered exactly
 _COUNTED = 256  # limits below that a question counts
 
 
-class StandIn:
-    """For where a ticket is expected: it has no outcome."""
-
-    __slots__ = ("_done",)
-
-    def __init__(self, done: bool) -> None:
-        self._done = done
-
-    def done(self) -> bool:
-        return self._done
-
-    def cancelled(self) -> bool:
-        return False
-
-    def result(self) -> Any:
-        raise InvalidStateError
-
-    def set_result(self, outcome: Any, /) -> None:
-        """Never called."""
+def outcome_of(ticket: Ticket) -> Any:
+    """Its outcome; None: not decided, or not before its owner was cancelled."""
+    try:
+        return ticket.result()
+    except (InvalidStateError, CancelledError):
+        return None
 
 
-Request = tuple[Ticket, "Permits", int]  # its permits, and the instant since when it stands in line
+Request = tuple["Ticket", "Permits", int]  # its permits, and the instant since when it stands in line
 
 
 class Line(Generic[N]):

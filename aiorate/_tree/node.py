@@ -18,23 +18,28 @@ from aiorate._meter import Meter
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
 from aiorate._schedulers.token_pool import TokenPool
 from aiorate._tree.fair_queue import Flow
-from aiorate._tree.limit import hold, limited_by, take_all, undo
 from aiorate._tree.line import NOBODY, Line
-from aiorate._tree.questions import wait_for
-from aiorate._tree.supply import SAME, Late, Supply
+from aiorate._tree.supply import SAME, Supply, hold, kept, limited_by, take_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
+    from typing import Self
 
-    from aiorate._loops.loop import Clock, Loop, Ticket, Waker
+    from aiorate._loops.loop import Loop, Ticket, Waker
     from aiorate._schedulers.amounts import Permits
-    from aiorate._tree.limit import Taken
+    from aiorate._tree.agenda import Limited
     from aiorate._tree.line import Request
-    from aiorate._tree.refusals import Refusals
     from aiorate._tree.tree import Tree
 
 
 _ESTIMATED = 32  # requests that time out in one wake-up whose errors say how long each would have waited
+
+# What a request took: of each limit from its own up, the permits, and the instant at which it took them.
+Taken = tuple[tuple["Node", "Permits", int], ...]
+# For when the request was scheduled, what it took, the clock's reading then, and what it waited for last; see `Waited.limited_by`.
+Grant = tuple[int, Taken, int, str | None]
+# An error is a result, not an exception: asyncio logs "exception was never retrieved" for abandoned futures.
+Outcome = Grant | BaseException
 
 
 class Node(Supply):
@@ -53,19 +58,10 @@ class Node(Supply):
         "waker",
     )
 
-    above: Node | None
     line: Line[Node]
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        catch_up: int,
-        precise: bool = False,
-        clock: Clock | None = None,
-        name: str | None = None,
-        tree: Tree | None = None,
-    ) -> None:
-        super().__init__(scheduler, catch_up, precise, clock, name, tree)
+    def __init__(self, scheduler: Scheduler, catch_up: int, tree: Tree, name: str | None = None) -> None:
+        super().__init__(scheduler, catch_up, tree, name)
         self.waker: Waker | None = None
         """Makes the tickets of its line, and wakes those who hold them; None: nobody has waited in it."""
         self.keeps: object = None
@@ -84,9 +80,9 @@ class Node(Supply):
         """The reading of the clock at which the tree looks here; None: it does not."""
         self._serving = False
 
-    def share(self, above: Node, permits_above: Callable[[Permits], Permits] = SAME) -> None:
+    def share(self, above: Self, permits_above: Callable[[Permits], Permits] = SAME) -> None:
         """Take from that limit too from now on."""
-        self.above, self.permits_above, self.tree = above, permits_above, above.tree  # pyright: ignore[reportIncompatibleVariableOverride]
+        self.above, self.permits_above, self.tree = above, permits_above, above.tree
         if above.line.turns is None:
             above._made_line().share()
             self.tree.add(above)
@@ -105,7 +101,7 @@ class Node(Supply):
         if ticket is None:
             native = running_loop()
             if loop is None or native is not loop.native:
-                loop = tree.here(self)
+                loop = self.here()
             if loop is None or native is None:
                 instead = "acquire_blocking() waits without one." if tree.threads else "try_acquire() and delay() work without one."
                 raise RuntimeError(f"acquire() can only wait in a running event loop; {instead}")
@@ -121,9 +117,10 @@ class Node(Supply):
             self.look()
         return ticket
 
-    def ticket(self, loop: Loop) -> Ticket:
+    def ticket(self) -> Ticket:
         """A ticket for a request that is not in line."""
-        return (self.waker or self._begin_line(loop)).ticket()
+        assert self.tree.loop is not None  # it is starved
+        return (self.waker or self._begin_line(self.tree.loop)).ticket()
 
     def _begin_line(self, loop: Loop) -> Waker:
         self._made_line()
@@ -141,7 +138,7 @@ class Node(Supply):
         assert self.waker is not None
         self.waker.leave(ticket)
         self.line.leave(ticket, permits)
-        self.tree.left(ticket)
+        self.tree.agenda.left(ticket)
         if ticket is self.line.head:
             self.look_if_alive()
 
@@ -206,7 +203,7 @@ class Node(Supply):
                 self.due = None
                 if first is not None:
                     self.provider.held_up()
-                tree.wake(self, None if first is None or self.stopped else self.paused_until)
+                tree.agenda.wake(self, None if first is None or self.stopped else self.paused_until)
                 return self._leave_above() or moved
             standing, permits = (first, first.stood) if isinstance(first, Node) else (first[0], first[1])
             up = self.permits_above(permits)
@@ -232,7 +229,7 @@ class Node(Supply):
                     return moved
                 continue
             self.due = now - late
-            tree.wake(self, None)
+            tree.agenda.wake(self, None)
             if self.standing is standing and self.stood == up:
                 self.stood = up
                 return moved
@@ -266,7 +263,7 @@ class Node(Supply):
     def _set_due(self, at: int) -> None:
         """The first is due at that instant."""
         self.due = None if at >= NOBODY_KNOWS else at
-        self.tree.wake(self, None if self.due is None else at + self.offset if self.held_at is None else self.reading_at(at))
+        self.tree.agenda.wake(self, None if self.due is None else at + self.offset if self.held_at is None else self.reading_at(at))
 
     # Grant.
 
@@ -286,9 +283,9 @@ class Node(Supply):
                 first = line.first()
                 if first is None:
                     self.due = None
-                    tree.wake(self, None)
+                    tree.agenda.wake(self, None)
                     if served < now:
-                        self.late = Late(served, now, limit)
+                        self.late_since, self.woken_at = served, now
                     break
                 # Of several loops, one that stands still, and has yet to resume its own tasks, keeps no other from theirs.
                 if tree.resuming >= FEW and (woken if tree.threads else tree.resuming) >= loop.most:
@@ -389,31 +386,18 @@ class Node(Supply):
 
     def changed(self) -> None:
         """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
-        self.late = None
+        self.late_since = None
         self.look()
         self.open_meter()
 
-    def check_below(self) -> None:
-        """Have limits below look again whose first can no longer be granted."""
-        for _, below in self.line.below():
-            if self.exceeded(below.stood) is not None:
-                below._leave_above()
-                below.look()
-
     def look_now(self) -> int:
         """Grant all that is due; returns the instant."""
-        self.tree.here(self)
+        self.here()
         now = self.now()
         if self.line.is_waited_in and (self.due is None or self.due <= now):
             self.look()
         self.open_meter()
         return now
-
-    def look_from_top(self) -> None:
-        """Grant all that is due, first in the limits above."""
-        if self.above is not None:
-            self.above.look_from_top()
-        self.look_now()
 
     def fail(self, error: BaseException) -> None:
         """Fail every request in line: nobody hangs, and the limiter works on."""
@@ -434,7 +418,7 @@ class Node(Supply):
             line.leave_below(flow)
             below._fail(error)
         self.due = None
-        self.tree.wake(self, None)
+        self.tree.agenda.wake(self, None)
 
     def close(self, error: BaseException) -> None:
         """Fail every request in line, and grant nothing from now on."""
@@ -456,35 +440,102 @@ class Node(Supply):
                 except RuntimeError:  # a closed loop wakes nobody
                     continue
             waker.retire()
-        self.standing = self.due = self.wake_at = self.late = None
+        self.standing = self.due = self.wake_at = self.late_since = None
         self.provider.moved()
         # Grants whose tasks will never go on cannot come back; those that are held may.
         self.returnable = 0 if forked else max(self.returnable - self.resuming, 0)
         self.resuming = 0
         self.scheduler._receipts = self.returnable > 0
 
+    def wait_for(self, permits: Permits, now: int) -> int | None:
+        """Nanoseconds until a request made now would be granted, those in line included, or less; None: unknown.
+
+        It is exact in a line of its own where permits lie on a straight line. Where lines share a limit, those that are not there yet may
+        come before it: then it takes longer.
+        """
+        return self._wait_for(permits, now, self.line.total, None)
+
+    def _wait_for(self, permits: Permits, now: int, ahead: Permits, below: Node | None) -> int | None:
+        """Nanoseconds until the permits are granted here and above to a request with ``ahead`` permits before it in its own line."""
+        above = self.above
+        for each in self.line.ahead(ahead, None if below is None else below.flow):
+            ahead += each[1] if isinstance(each, tuple) else each.stood
+        at = max(self._peek(permits, now, ahead), now)
+        reading = None if at >= NOBODY_KNOWS else self.reading_at(at)
+        if reading is None:
+            return None
+        wait = max(0, reading - self.read()) if at != now or self.held_at is not None else 0
+        if above is None:
+            return wait
+        up, ahead_up = self.permits_above(permits), self.permits_above(ahead) if ahead else 0
+        if not up and isinstance(ahead_up, int) and ahead_up:  # it takes nothing above, but comes after those that do
+            up, ahead_up = 1, ahead_up - 1
+        if not up:
+            return wait
+        if above.shut or above.exceeded(up) is not None:
+            return None
+        there = above._wait_for(up, above.look_now(), ahead_up, self)
+        return None if there is None else max(wait, there)
+
+    def _peek(self, permits: Permits, now: int, ahead: Permits) -> int:
+        """When the scheduler would grant them, once the present pause is over, which matters to one that follows the calendar."""
+        scheduler, pause = self.permitted, self.pause_length
+        if not pause:
+            return scheduler.peek(permits, now, ahead)
+        scheduler.shift(pause)
+        try:
+            return scheduler.peek(permits, now, ahead)
+        finally:
+            scheduler.shift(-pause)
+
+    def expire(self, over: Iterable[Limited]) -> None:
+        """Fail those requests in line that are not due either."""
+        levels = [self]
+        while (above := levels[-1].above) is not None:
+            levels.append(above)
+        for level in reversed(levels):
+            level.look_now()
+        late = list(over)  # that are still in line
+        for ticket, permits, _, _ in late:
+            self.noted.refused += 1
+            self.line.leave(ticket, permits)
+        more: int | None = 0
+        for place, (ticket, permits, limit, refusals) in enumerate(late):
+            if place < _ESTIMATED:
+                try:
+                    more = self.wait_for(permits, self.now())
+                except Exception:  # of a strategy, a clock, or a store that is lost: those that left the line must be told
+                    more = None
+            ticket.set_result(refusals.overdue(permits, limit, more))
+        if any(ticket is self.line.head for ticket, _, _, _ in late):
+            self.look_if_alive()
+
     def dismiss(self) -> None:
         """Nobody asks it again: its key was evicted."""
         self.tree.forget(self)
+        if self.wake_at is not None:
+            self.tree.agenda.wake(self, None)
         if self.waker is not None:
             self.waker.retire()
             self.waker, self.line = None, NOBODY
 
-    def expire(self, over: Sequence[tuple[Ticket, Permits, int, Refusals]]) -> None:
-        """Fail undecided requests in line, which wait no longer: their permits, their limit in ns, and their errors."""
-        for ticket, permits, _, _ in over:
-            self.noted.refused += 1
-            self.line.leave(ticket, permits)
-        more: int | None = 0
-        for place, (ticket, permits, limit, refusals) in enumerate(over):
-            if place < _ESTIMATED:
-                try:
-                    more = wait_for(self, permits, self.now())
-                except Exception:  # of a strategy, a clock, or a store that is lost: those that left the line must be told
-                    more = None
-            ticket.set_result(refusals.overdue(permits, limit, more))
-        if any(ticket is self.line.head for ticket, _, _, _ in over):
-            self.look_if_alive()
+
+def undo(taken: Taken, held: bool = True, look: bool = True, tasks: int = 0) -> None:
+    """What a request took comes back, as it was not made, and the next moves up. A grant of before a reset stays spent."""
+    failed: Exception | None = None
+    for limit, permits, instant in taken:
+        limit.count().cancelled += not limit.is_places  # a request for a place is one of the limit above
+        try:
+            limit.credit(permits, instant)
+        except Exception as error:  # of a strategy: the other limits get theirs back all the same
+            failed = error
+    if held:
+        kept(taken, tasks)
+    if look:
+        for limit, _, _ in taken:
+            limit.look_if_alive()
+    if failed is not None:
+        raise failed
 
 
 def _again(path: list[tuple[Node, Permits, int]], node: Node) -> int:

@@ -10,14 +10,9 @@ from aiorate._rate import ns_to_seconds
 
 if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
-    from aiorate._tree.limit import Limit
 
 
 CLOSED = "the limiter is closed. Create a new one, or reopen this one: limiter.apply(aiorate.RateSpec(limiter.rate, 1, 'start'))."
-
-NOT_FOR_THREADS = (
-    "acquire_blocking() needs a limiter for the whole process: Limiter(..., scope='process'). In a coroutine, await acquire()."
-)
 
 
 class Refusals:
@@ -32,7 +27,7 @@ class Refusals:
         """The call with its argument, as errors name it."""
         return f"{self._call}({permits})" if isinstance(permits, int) else f"{self._call}()"
 
-    def closed(self, node: Limit) -> LimiterClosed:
+    def closed(self) -> LimiterClosed:
         """The limiter, or one that it shares, is closed."""
         return LimiterClosed(f"{self._call}(): {CLOSED}")
 
@@ -42,13 +37,9 @@ class Refusals:
 
     def too_long(self, permits: Permits, limit: int, wait: int | None) -> WaitTooLong:
         """The request would wait for ``wait``, and may wait for ``limit``."""
-        return self.would_wait(permits, limit, wait, self.reason(permits))
-
-    def would_wait(self, permits: Permits, limit: int, wait: int | None, why: str = "") -> WaitTooLong:
-        """As `too_long`, with the reason ``why`` as a part of a sentence."""
         seconds, most = inf if wait is None else ns_to_seconds(wait), ns_to_seconds(limit)
         return WaitTooLong(
-            f"{self.named(permits)} would wait {seconds:.6g} s{why}, but max_wait is {most:g} s."
+            f"{self.named(permits)} would wait {seconds:.6g} s{self.reason(permits)}, but max_wait is {most:g} s."
             " Nothing was spent. Try later, or raise max_wait.",
             seconds,
             most,
@@ -84,20 +75,3 @@ class Admission(Protocol):
     def check(self, permits: Permits, refusals: Refusals) -> None:
         """Raise its error if it may not."""
         ...
-
-
-class MaxWaiting:
-    """At most ``most`` requests wait in the line of the node and in that of its ``places``."""
-
-    __slots__ = ("_nodes", "most")
-
-    def __init__(self, most: int, node: Limit, places: Limit | None = None) -> None:
-        self.most: int = most
-        self._nodes = (node,) if places is None else (node, places)
-
-    def check(self, permits: Permits, refusals: Refusals) -> None:
-        """Raise LineFull if ``most`` requests wait already. One that is being cancelled does not count."""
-        lines = [node.line for node in self._nodes]
-        if sum(map(len, lines)) >= self.most and sum(line.count() for line in lines) >= self.most:
-            self._nodes[0].count().refused += 1
-            raise refusals.full(permits, self.most)

@@ -6,30 +6,31 @@ Knows nothing of how a rate is computed (it never multiplies or divides), or of 
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from threading import get_ident
 from time import monotonic_ns
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from aiorate._loops.turn import LOOP_CHECK_NS
 from aiorate._meter import ENDLESS, FAR, PureMeter
-from aiorate._schedulers.interface import claim
+from aiorate._schedulers.interface import NOBODY_KNOWS, claim
 from aiorate._tree.counters import NOTHING, Counters
-from aiorate._tree.limit import OWN, take_all
 from aiorate._tree.line import NOBODY
+from aiorate._tree.provider import OWN
 from aiorate._tree.timeline import Timeline
-from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Sequence
+    from typing import Any, Self
 
     from aiorate._events import Event
-    from aiorate._loops.loop import Clock, Loop, ReadClock
+    from aiorate._loops.loop import Loop, ReadClock
     from aiorate._meter import Meter
     from aiorate._schedulers.amounts import AnyScheduler, Permits
     from aiorate._schedulers.interface import Scheduler
-    from aiorate._tree.limit import Provider, Taken
     from aiorate._tree.line import Line
+    from aiorate._tree.provider import Provider
+    from aiorate._tree.tree import Tree
     from aiorate._tree.watch import Watch
 
 
@@ -38,36 +39,6 @@ _SAME_WAKE_UP_NS = 1_500_000  # the average distance of two wake-ups
 
 SAME = cast("Callable[[Permits], Permits]", int)
 """For a limiter, which takes of the limit above what it takes here: the function that costs least. Of a `Visit` it makes plain permits."""
-
-
-class Late:
-    """The last late wake-up, which left nobody in line.
-
-    What delayed it also delayed the callers right after it, and all callers while tasks that it woke have not gone on. They are booked
-    from the same instant, at most ``limit`` back.
-    """
-
-    __slots__ = ("_limit", "_served", "_woken_at")
-
-    def __init__(self, served: int, woken_at: int, limit: int) -> None:
-        self._served = served  # the instant up to which it served the schedule
-        self._woken_at = woken_at
-        self._limit = limit
-
-    def since(self, now: int, resuming: int) -> int | None:
-        """Since when to book now, while ``resuming`` tasks have not gone on; None: it is over."""
-        if now - self._woken_at > _SAME_WAKE_UP_NS:
-            if not resuming:
-                return None
-            self._woken_at = now
-            # One instant that holds for as long, at the limit too.
-            self._served = max(self._served, now - max(self._limit - _SAME_WAKE_UP_NS, 0))
-        self._served = max(self._served, now - self._limit)
-        return self._served
-
-    def span(self, until: int) -> tuple[int, int]:
-        """The instant since which to book, and the instant, at most ``until``, before which that stays so."""
-        return self._served, min(until, self._woken_at + _SAME_WAKE_UP_NS, self._served + self._limit)
 
 
 class AskingMeter(PureMeter):
@@ -106,7 +77,7 @@ class Supply(Timeline):
         "closed",
         "counters",
         "is_places",
-        "late",
+        "late_since",
         "line",
         "meter",
         "name",
@@ -122,18 +93,14 @@ class Supply(Timeline):
         "tree",
         "waited_above",
         "watch",
+        "woken_at",
     )
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        catch_up: int,
-        precise: bool = False,
-        clock: Clock | None = None,
-        name: str | None = None,
-        tree: Tree | None = None,
-    ) -> None:
-        super().__init__(clock)
+    above: Self | None
+    """The limit that this one shares with others."""
+
+    def __init__(self, scheduler: Scheduler, catch_up: int, tree: Tree, name: str | None = None) -> None:
+        super().__init__(tree.clock)
         claim("a limiter" if name is None else f"the limiter {name!r}", scheduler)
         scheduler._receipts = False
         self.scheduler: AnyScheduler = scheduler  # type: ignore[assignment]  # of permits of its kind
@@ -141,9 +108,15 @@ class Supply(Timeline):
         """Whom to ask for permits: the scheduler or, as long as that holds, what servers said."""
         self.catch_up: int = catch_up
         """The most nanoseconds that are made up for when the loop is late."""
-        self.late: Late | None = None
-        """The last late wake-up; None: it was not, or is over."""
-        self.tree: Tree = Tree(clock, precise) if tree is None else tree
+        self.late_since: int | None = None
+        """The instant up to which the last wake-up, which was late and left nobody in line, has served; None: it was not, or is over.
+
+        What delayed it also delayed the callers right after it, and all callers while tasks that it woke have not gone on. They are booked
+        from that instant, at most `catch_up` back.
+        """
+        self.woken_at: int = 0
+        """The instant of that wake-up."""
+        self.tree: Tree = tree
         self.name: str | None = name
         """The name that users gave it."""
         self.on_event: Callable[[Event], object] | None = None
@@ -168,8 +141,7 @@ class Supply(Timeline):
         """Who is told of requests that waited; None: nobody."""
         self.line: Line[Any] = NOBODY
         """Who waits here."""
-        self.above: Supply | None = None
-        """The limit that this one shares with others."""
+        self.above = None
         self.permits_above: Callable[[Permits], Permits] = SAME
         """How many of its permits a request takes."""
         self.resuming: int = 0
@@ -180,20 +152,6 @@ class Supply(Timeline):
         """The instant of the limit above since which the first here stands there."""
         self.waited_above: Callable[[Permits], None] | None = None
         """Told of the permits of a request here that waited for the limit above, just before they are granted."""
-
-    # What `Node` adds.
-
-    def look_if_alive(self) -> None:
-        """Decide what can be decided now, unless the loop is closed, where nobody can be woken."""
-        raise NotImplementedError
-
-    def changed(self) -> None:
-        """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
-        raise NotImplementedError
-
-    def fail(self, error: BaseException) -> None:
-        """Fail every request in line: nobody hangs, and the limiter works on."""
-        raise NotImplementedError
 
     # Looking.
 
@@ -213,11 +171,6 @@ class Supply(Timeline):
         if self.counters is NOTHING:
             self.counters = Counters()
         return self.counters
-
-    @property
-    def loop(self) -> Loop | None:
-        """The loop of its callers; None: not used in a loop yet."""
-        return self.tree.loop
 
     @property
     def granted(self) -> Permits:
@@ -262,7 +215,7 @@ class Supply(Timeline):
         self.open_meter()
         return self.meter.until > 0
 
-    def take(self, permits: Permits, since: int | None = None) -> tuple[int, Taken] | None:
+    def take(self, permits: Permits, since: int | None = None) -> tuple[int, tuple[tuple[Self, Permits, int], ...]] | None:
         """Take the permits here and above, or nowhere, if nobody is in line and they are due. ``since`` when they are wanted: now.
 
         Returns the instant for which they are scheduled, and what was taken; None if they were not.
@@ -271,20 +224,20 @@ class Supply(Timeline):
         loop = tree.loop
         check = loop.check if loop is not None and loop.monotonic and self.begun and self.read is loop.read else None
         if check is None or (not tree.threads and (now + self.offset >= check.until or check.thread != get_ident())):
-            loop = tree.here(self)
+            loop = self.here()
             now = self.now()
             if loop is not None and loop.steady and not tree.threads:
                 loop.check.try_until, loop.check.thread = now + self.offset + LOOP_CHECK_NS, get_ident()
             if loop is not None and loop.monotonic:
                 loop.starved()  # so that meters are open for as long as that is known
         if self.is_held:
-            tree.here(self)  # a line of another loop, or of the process before a fork, does not count
+            self.here()  # a line of another loop, or of the process before a fork, does not count
             if self.is_held:
                 return None
         if self.above is not None:
             return self._take_up(permits, since)
-        if since is None and self.late is not None:
-            since = self._late_since(now)
+        if since is None and self.late_since is not None:
+            since = self._booked_since(now)
         at = self.permitted.take(permits, now, since)
         if self.permitted is not self.scheduler:
             self.forget_told(now)
@@ -292,29 +245,29 @@ class Supply(Timeline):
             self.taken += permits
             self.open_meter()
             return at, ((self, permits, now),)
-        if self.late is not None:
-            self.late = None
+        if self.late_since is not None:
+            self.late_since = None
             self.open_meter()
         return None
 
-    def _take_up(self, permits: Permits, since: int | None) -> tuple[int, Taken] | None:
-        path: list[tuple[Supply, Permits, int]] = []
-        node: Supply = self
+    def _take_up(self, permits: Permits, since: int | None) -> tuple[int, tuple[tuple[Self, Permits, int], ...]] | None:
+        path: list[tuple[Self, Permits, int]] = []
+        node = self
         while True:
             now, above = node.now(), node.above  # now() ends a pause that is over
             if node.is_held:
-                node.tree.here(node)
+                node.here()
                 if node.is_held:
                     return None
             if permits:
                 if above is not None and node.permitted.peek(permits, now) > now:  # the highest takes first, and says so itself
-                    node.late = None
+                    node.late_since = None
                     return None
                 path.append((node, permits, now))
             if above is None:
                 break
             permits, node = node.permits_above(permits), above
-        instants = [None if node.late is None else node._late_since(now) for node, _, now in path]
+        instants = [None if node.late_since is None else node._booked_since(now) for node, _, now in path]
         if since is not None:
             instants[0] = since
         taken = tuple(path)
@@ -323,19 +276,37 @@ class Supply(Timeline):
             for limit, _, _ in path:
                 limit.open_meter()
             return at, taken
-        refused.late = None
+        refused.late_since = None
         return None
 
     def here(self) -> Loop | None:
-        """The loop that runs, which is used from now on; see `Tree.here`."""
-        return self.tree.here(self)
+        """The loop that runs, whose clock it goes by from now on; see `Tree.here`."""
+        loop = self.tree.here()
+        if loop is None:
+            self.begun = True
+        elif not self.begun or self.read is not loop.read or self.above is not None:
+            self.follow(loop.read)
+        return loop
 
-    def _late_since(self, now: int) -> int | None:
-        assert self.late is not None
-        since = self.late.since(now, self.resuming)
-        if since is None:
-            self.late = None
-        return since
+    def _booked_since(self, now: int) -> int | None:
+        """The present `late_since`."""
+        since = self.late_since
+        assert since is not None
+        if now - self.woken_at > _SAME_WAKE_UP_NS:
+            if not self.resuming:
+                self.late_since = None
+                return None
+            # One instant that holds for as long, at the limit too.
+            self.woken_at, since = now, max(since, now - max(self.catch_up - _SAME_WAKE_UP_NS, 0))
+        self.late_since = max(since, now - self.catch_up)
+        return self.late_since
+
+    def credit(self, permits: Permits, taken: int) -> None:
+        """Permits that were taken at that instant come back. Those of before a reset stay spent."""
+        counters = self.count()
+        if counters.reset_at is None or taken > counters.reset_at:
+            counters.given_back += permits
+            self.permitted.give_back(permits, self.now(), taken)
 
     def tell(self, event: Event) -> None:
         """Log the event and call ``on_event``, once no decision is half made: the callback may use the limiter."""
@@ -347,17 +318,11 @@ class Supply(Timeline):
         """Give up ``ns`` of the schedule, which fell due while a request waited: count it, and tell of it in the loop's next iteration."""
         counters, loop = self.count(), self.tree.loop
         permits, counters.unused = self.scheduler.rate.permits_and_rest(ns, counters.unused)
-        if permits and not counters.untold and loop is not None:
-            loop.post(self._tell_of_skipped)
         counters.skipped += permits
-        counters.untold += permits
-
-    def _tell_of_skipped(self) -> None:
-        permits, self.counters.untold = self.counters.untold, 0
-        if permits:
+        if permits and loop is not None:
             from aiorate._events import Event
 
-            self.tell(Event("skipped", self.name, permits=permits))
+            loop.post(partial(self.tell, Event("skipped", self.name, permits=permits)))
 
     def forget_told(self, now: int) -> None:
         """What servers said holds no longer, if it is over."""
@@ -377,6 +342,72 @@ class Supply(Timeline):
         if not -FAR < self.offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
             return
         meter.read, meter.offset, meter.check, meter.since, until = self.read, self.offset, loop.check, FAR, FAR
-        if self.late is not None:
-            meter.since, until = self.late.span(FAR)
+        if self.late_since is not None:
+            meter.since, until = self.late_since, min(FAR, self.woken_at + _SAME_WAKE_UP_NS, self.late_since + self.catch_up)
         meter.until = until
+
+
+S = TypeVar("S", bound=Supply)
+
+
+# A path goes from the request's own limit up, with the permits and the instant at each. The highest limit takes first, from all or none.
+
+
+def take_all(path: Sequence[tuple[S, Permits, int]], instants: Sequence[int | None], waited: bool = False) -> tuple[int, S | None]:
+    """Take from the limits of the path, each booked since its instant; from all or none.
+
+    Returns the instant for which the lowest scheduled it, and None; or when it is due, and the limit that refused. ``waited``: the
+    request, or one before it, stood in the lines above.
+    """
+    at = NOBODY_KNOWS
+    before: int | None = None
+    for index in range(len(path) - 1, -1, -1):
+        limit, permits, now = path[index]
+        if waited:
+            if before is not None and limit.since < before and limit.waited_above is not None:
+                limit.waited_above(permits)
+            before = now
+        try:
+            at = limit.permitted.take(permits, now, instants[index])
+        except Exception:
+            _take_none(path[index + 1 :])
+            raise
+        if at > now:
+            _take_none(path[index + 1 :])
+            return at, limit
+        limit.taken += permits
+    return at, None
+
+
+def _take_none(path: Sequence[tuple[Supply, Permits, int]]) -> None:
+    """Take those back."""
+    for limit, permits, instant in path:
+        limit.permitted.give_back(permits, instant, instant)
+        limit.taken -= permits
+
+
+def limited_by(path: Sequence[tuple[Supply, Permits, int]]) -> str | None:
+    """The highest limit in whose line the request, or one before it, waited."""
+    own = path[0][0]
+    for (above, _, now), (below, _, _) in pairwise(reversed(path)):
+        if below.since < now:
+            return "max_concurrency" if above.is_places else None if below is own and own.is_places else above.name or "shared"
+    return "max_concurrency" if own.is_places else None
+
+
+def hold(path: Sequence[tuple[Supply, Permits, int]], tasks: int = 0) -> None:
+    """The grant may come back, so takes are recorded; ``tasks`` of it, 1 or none, have yet to go on."""
+    for limit, _, _ in path:
+        limit.resuming += tasks
+        limit.returnable += 1
+        limit.scheduler._receipts = True
+
+
+def kept(path: Sequence[tuple[Supply, Permits, int]], tasks: int = 0) -> None:
+    """The grant stands, and its task went on or never will. The last that may come back stops the recording."""
+    for limit, _, _ in path:
+        limit.resuming -= tasks
+        if limit.returnable:
+            limit.returnable -= 1
+        if not limit.returnable:
+            limit.scheduler._receipts = False

@@ -18,18 +18,20 @@ from aiorate._loops.loop import Loop, OutcomeTicket
 from aiorate._loops.table import loop_here, running_loop, starved_here
 from aiorate._meter import COMPILED
 from aiorate._tree.deciding import LINGER_NS, decisions
-from aiorate._tree.limit import undo
-from aiorate._tree.refusals import Refusals
+from aiorate._tree.limit import Limit
+from aiorate._tree.node import undo
+from aiorate._tree.refusals import ACQUIRE, Refusals
 from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from typing import Any, Concatenate, ParamSpec, TypeVar
+    from typing import Any, ParamSpec, TypeVar
 
     from aiorate._loops.loop import Clock, Handle, Ticket
     from aiorate._loops.turn import OneLoop
     from aiorate._schedulers.amounts import Permits
-    from aiorate._tree.limit import Answer, Limit, Outcome, Source, Taken
+    from aiorate._tree.limit import Answer
+    from aiorate._tree.node import Outcome, Taken
     from aiorate._tree.refusals import Admission
 
     P = ParamSpec("P")
@@ -51,11 +53,10 @@ class ThreadTicket(OutcomeTicket):
     Whatever becomes of it, `undo_request` undoes it: its owner was cancelled or interrupted, or its loop was closed.
     """
 
-    __slots__ = ("gone", "limit", "loop", "permits", "signal", "taken", "tree")
+    __slots__ = ("gone", "limit", "loop", "permits", "signal", "taken")
 
-    def __init__(self, tree: ThreadTree, limit: Limit, permits: Permits, loop: OneLoop | None = None) -> None:
+    def __init__(self, limit: Limit, permits: Permits, loop: OneLoop | None = None) -> None:
         self.outcome = self.task = None  # as its base does, without a call
-        self.tree: ThreadTree = tree
         self.limit: Limit = limit
         self.permits: Permits = permits
         self.loop: OneLoop | None = loop  # of its owner; None: a thread without one
@@ -160,7 +161,7 @@ def undo_request(ticket: ThreadTicket) -> None:
     if taken:
         undo(taken, held=False)
     elif taken is not None and waiters.remove(ticket):
-        Tree.leave(ticket.tree, ticket.limit, ticket, ticket.permits, ticket.tree.epoch)
+        Limit.give_up(ticket.limit, ticket, ticket.permits, ticket.limit.tree.epoch)
     elif taken is not None and outcome is not None and not isinstance(outcome, BaseException):  # its grant stood already
         undo(outcome[1], held=False)
 
@@ -193,8 +194,8 @@ class _Threads(Loop):
         return decisions.call_at(reading, callback)
 
     def starved(self) -> bool:
-        """In a decision it is known of the caller."""
-        return not self.manual and (decisions.here or starved_here())
+        """By real time: how long other tasks are kept waiting does not depend on virtual time."""
+        return not self.manual and starved_here()
 
     def turn(self) -> Awaitable[object]:
         loop = loop_here()
@@ -241,52 +242,63 @@ class ThreadTree(Tree):
     def after(self, call: Callable[[], object]) -> None:
         decisions.after.append(call)
 
-    def take(self, limit: Limit, permits: Permits) -> tuple[int, Taken] | None:
-        return self._decide(_take, ThreadTicket(self, limit, permits))
-
-    def ask(
-        self,
-        limit: Limit,
-        permits: Permits,
-        most_ns: int | None,
-        most: Admission | None,
-        refusals: Refusals,
-        since: int | None = None,
-        turned: bool = False,
-    ) -> Answer:
-        assert self.loop is not None
-        if running_loop() is None:  # a coroutine that is driven by hand: it must not wait
-            return decisions.run(self.request, limit, permits, most_ns, most, refusals, since, True)
-        ticket = ThreadTicket(self, limit, permits, loop_here())
-        return self._decide(_ask, ticket, most_ns, most, refusals, since, turned or self.loop.manual or not starved_here())
-
-    def _decide(self, call: Callable[Concatenate[ThreadTicket, P], T], ticket: ThreadTicket, *args: P.args, **options: P.kwargs) -> T:
-        """Have a request decided. Interrupted meanwhile, it is undone."""
-        try:
-            return decisions.run(call, ticket, *args, **options)
-        except BaseException:
-            decisions.post(partial(undo_request, ticket))
-            raise
-
-    def leave(self, limit: Limit, ticket: Ticket, permits: Permits, epoch: int) -> None:
-        decisions.post(partial(undo_request, ticket))  # type: ignore[arg-type]  # all tickets of threads are of one class
-
-    def go_on(self, limit: Limit, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
-        ticket.leave()  # type: ignore[attr-defined]  # as above. At once: from now on its loop may end
-        decisions.soon.append(partial(self._go_on, limit, ticket, taken, epoch, waited))  # type: ignore[arg-type]
-
-    def _go_on(self, limit: Limit, ticket: ThreadTicket, taken: Taken, epoch: int, waited: int) -> None:
-        if waiters.remove(ticket):
-            super().go_on(limit, ticket, taken, epoch, waited)
-
-    def here(self, limit: Source) -> Loop | None:
-        limit.begun = True
+    def here(self) -> Loop | None:
         waiters.clear_closed()
         return self.loop
 
+    def begin_again(self) -> None:
+        """In a child process, after a fork."""
+        self.disband(forked=True)
+        self._use(_Threads(self.clock, self.precise))
+
+
+class ThreadLimit(Limit):
+    """A limit whose callers are in any threads and event loops."""
+
+    __slots__ = ()
+
+    def try_take(self, permits: Permits) -> tuple[int, Taken] | None:
+        ticket = ThreadTicket(self, permits)
+        try:
+            return decisions.run(_take, ticket)
+        except BaseException:  # interrupted in the main thread: nothing is spent
+            decisions.post(partial(undo_request, ticket))
+            raise
+
+    def ask(
+        self,
+        permits: Permits,
+        most_ns: int | None = None,
+        most: Admission | None = None,
+        refusals: Refusals = ACQUIRE,
+        since: int | None = None,
+        ticket: Ticket | None = None,
+        turns: bool | None = None,
+    ) -> Answer:
+        loop = loop_here()
+        if loop is None:  # a coroutine that is driven by hand: it must not wait
+            return decisions.run(super().ask, permits, most_ns, most, refusals, since, None, False)
+        assert self.tree.loop is not None
+        own, starved = ThreadTicket(self, permits, loop), not self.tree.loop.manual and loop.starved()
+        try:
+            return decisions.run(_ask, own, most_ns, most, refusals, since, starved)
+        except BaseException:
+            decisions.post(partial(undo_request, own))
+            raise
+
+    def give_up(self, ticket: Ticket, permits: Permits, epoch: int) -> None:
+        decisions.post(partial(undo_request, ticket))  # type: ignore[arg-type]  # all tickets of threads are of one class
+
+    def _went_on(self, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
+        ticket.leave()  # type: ignore[attr-defined]  # as above. At once: from now on its loop may end
+        decisions.soon.append(partial(self._gone, ticket, taken, epoch, waited))  # type: ignore[arg-type]
+
+    def _gone(self, ticket: ThreadTicket, taken: Taken, epoch: int, waited: int) -> None:
+        if waiters.remove(ticket):
+            super()._went_on(ticket, taken, epoch, waited)
+
     def wait_blocking(
         self,
-        limit: Limit,
         permits: Permits,
         most_ns: int | None = None,
         most: Admission | None = None,
@@ -302,31 +314,26 @@ class ThreadTree(Tree):
             raise RuntimeError(
                 "acquire_blocking() would block the event loop that runs in this thread. Await acquire() instead, or write `async with`."
             )
-        if permits is _ONE and limit.meter.grab(True):
+        if permits is _ONE and self.meter.grab(True):
             return 0, ()
         if decisions.in_thread and not decisions.here:
             raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
-        ticket = ThreadTicket(self, limit, permits)
+        ticket = ThreadTicket(self, permits)
         try:
-            granted, _, asked, taken = decisions.run(_ask, ticket, most_ns, most, refusals, since, True)
+            granted, _, asked, taken = decisions.run(_ask, ticket, most_ns, most, refusals, since, False)
             if granted is None:
                 return 0, taken
-            epoch, lock = self.epoch, threading.Lock()
+            epoch, lock = self.tree.epoch, threading.Lock()
             lock.acquire()
             ticket.signal = lock
             while ticket.outcome is None:
                 lock.acquire(timeout=_LOOK_AGAIN)
-            waited, _, taken = self.resume(limit, ticket, asked, permits, epoch)
+            waited, _, taken = self.go_on(ticket, permits, asked, epoch)
         except BaseException as error:
             if error is not ticket.outcome:
                 decisions.post(partial(undo_request, ticket))
             raise
         return waited, taken
-
-    def begin_again(self) -> None:
-        """In a child process, after a fork."""
-        self.disband(forked=True)
-        self._use(_Threads(self.clock, self.precise))
 
 
 def _take(ticket: ThreadTicket) -> tuple[int, Taken] | None:
@@ -338,8 +345,8 @@ def _take(ticket: ThreadTicket) -> tuple[int, Taken] | None:
     return found
 
 
-def _ask(ticket: ThreadTicket, most_ns: int | None, most: Admission | None, refusals: Refusals, since: int | None, turned: bool) -> Answer:
-    answer = ticket.tree.request(ticket.limit, ticket.permits, most_ns, most, refusals, since, turned, ticket)
+def _ask(ticket: ThreadTicket, most_ns: int | None, most: Admission | None, refusals: Refusals, since: int | None, turns: bool) -> Answer:
+    answer = Limit.ask(ticket.limit, ticket.permits, most_ns, most, refusals, since, ticket, turns)
     ticket.taken = answer[3]
     if answer[0] is ticket and not isinstance(ticket.outcome, BaseException):
         waiters.add(ticket)

@@ -9,19 +9,13 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aiorate._loops.loop import Clock, ReadClock
-
-
-NOT_GRANTED = 1 << 200
-"""In place of an instant: the request was not granted at once."""
 
 
 class Timeline:
     """The clock less all the time spent paused or stopped, so that a schedule resumes where it was held up."""
 
-    __slots__ = ("_released", "begun", "held_at", "offset", "paused_until", "read", "stopped")
+    __slots__ = ("begun", "held_at", "offset", "paused_until", "read", "stopped")
 
     def __init__(self, clock: Clock | None) -> None:
         self.read: ReadClock = monotonic_ns if clock is None else clock.now
@@ -35,14 +29,16 @@ class Timeline:
         """Whether nothing moves until it is started."""
         self.held_at: int | None = None
         """The instant at which time stood still when it was last asked for; None: it moved."""
-        self._released: Callable[[int], None] | None = None
+
+    def goes_on(self, held_at: int, ns: int) -> None:
+        """Time goes on after it has stood still for ``ns`` at that instant."""
 
     def now(self) -> int:
         """The limiter's time."""
         if self.held_at is not None:
-            if self.stopped or (self.paused_until is not None and self.read() < self.paused_until):
+            if self.stopped or self.paused:
                 return self.held_at
-            self._release(self.read() if self.paused_until is None else self.paused_until)
+            self._release()
         return self.read() - self.offset
 
     @property
@@ -69,54 +65,45 @@ class Timeline:
     @property
     def pause_length(self) -> int:
         """Nanoseconds for which time will have stood still; 0: it moves, or the end is unknown."""
-        if self.held_at is None or self.stopped:
-            return 0
-        return (self.read() if self.paused_until is None else self.paused_until) - self.held_at - self.offset
+        return 0 if self.held_at is None or self.stopped else self._end - self.held_at - self.offset
 
     def reading_at(self, instant: int) -> int | None:
         """The reading of the clock at that instant; None: unknown until it is started."""
         if self.held_at is None:
             return instant + self.offset
-        if self.stopped:
-            return None
-        return instant - self.held_at + (self.read() if self.paused_until is None else self.paused_until)
+        return None if self.stopped else instant - self.held_at + self._end
 
-    def pause(self, ns: int, released: Callable[[int], None]) -> None:
-        """Stand still for ``ns`` from now; pauses merge by the later end. Afterwards ``released`` gets the total length in ns."""
-        now, until = self.now(), self.read() + ns
-        self._released = released
-        if self.paused_until is None or until > self.paused_until:
-            self.paused_until = until
-        self.held_at = now
+    def pause(self, ns: int) -> None:
+        """Stand still for ``ns`` from now; pauses merge by the later end."""
+        self.held_at, until = self.now(), self.read() + ns
+        self.paused_until = until if self.paused_until is None else max(until, self.paused_until)
 
     def resume(self) -> None:
         """End a pause."""
         self.now()
         self.paused_until = None
-        self._end()
+        self.now()
 
-    def stop(self, released: Callable[[int], None]) -> None:
+    def stop(self) -> None:
         """Stand still until started."""
-        self.held_at, self._released = self.now(), released
-        self.stopped = True
+        self.held_at, self.stopped = self.now(), True
 
     def start(self) -> None:
         """End a stop; a pause goes on until its end."""
         self.now()
+        if self.stopped and not self.paused:
+            self.paused_until = None
         self.stopped = False
-        self._end()
+        self.now()
 
-    def _end(self) -> None:
-        if self.held_at is not None and not self.stopped:
-            now = self.read()
-            if self.paused_until is None or self.paused_until <= now:
-                self._release(now)
+    @property
+    def _end(self) -> int:
+        return self.read() if self.paused_until is None else self.paused_until
 
-    def _release(self, reading: int) -> None:
+    def _release(self) -> None:
         assert self.held_at is not None
-        length = reading - self.held_at - self.offset
+        held_at, length = self.held_at, self._end - self.held_at - self.offset
         self.offset += length
-        released, self._released = self._released, None
         self.held_at = self.paused_until = None
-        if length and released is not None:
-            released(length)
+        if length:
+            self.goes_on(held_at, length)

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from aiorate._events import Waited
 from aiorate._rate import ns_to_seconds
-from aiorate._schedulers.amounts import Amounts, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aiorate._schedulers.amounts import Permits
-    from aiorate._tree.limit import Limit
 
     OnWait = Callable[[Waited], object]
 
@@ -72,6 +70,10 @@ class Watch:
     def _remove(self, mine: object) -> None:
         self.callbacks.pop(mine, None)
 
+    def cleared(self, granted: int, refused: int) -> None:
+        """Counters that had these numbers begin again at 0."""
+        self.past += Totals({None: granted}, refused, 0)
+
     def tell(self, name: str | None, waited: int, permits: Permits, limited_by: str | None) -> None:
         """Call the callbacks, unless the request waited for 0 ns. Their exceptions are logged and go no further."""
         callbacks = list(self.callbacks.values())
@@ -116,21 +118,3 @@ def join(group: Watch, key: object, *nodes: Watched | None) -> None:
     """Have the callbacks of the group told of the member with that key, too."""
     watch = watch_of(*[node for node in nodes if node is not None])
     watch.group, watch.key = group, key
-
-
-def totals_of(node: Limit, dimensions: tuple[str, ...] = (), places: Limit | None = None) -> Totals:
-    """What a limiter, or a budget of these dimensions, has granted and refused. ``places``: the line of requests that wait for a place.
-
-    For meters that are read from any thread. It reads plain numbers and decides nothing, so it neither waits nor moves a limiter to another
-    event loop, as `statistics()` may. A number that changes meanwhile may be read before or after the change.
-    """
-    watch, counters = node.watch, node.counters
-    past = None if watch is None else watch.past  # first: what is added to it was taken off the counters before
-    kept = node.granted - counters.given_back
-    granted: dict[str | None, int] = {None: count_of(kept)}
-    if dimensions:
-        amounts = kept.of if isinstance(kept, Amounts) else (0,) * len(dimensions)
-        granted = dict(zip(dimensions, amounts, strict=False))
-    waiting = max(len(node.line), 0) + (0 if places is None else max(len(places.line), 0))
-    now = Totals(granted, counters.refused, waiting)
-    return now if past is None else past + now

@@ -112,7 +112,7 @@ class Way:
             if function is not None and not callable(function):
                 raise TypeError(f"{call}: {name} must be a function of the request, such as `lambda request: 1`, not {kind_of(function)}.")
         if max_wait is not None:
-            duration_to_ns(max_wait, f"{call}: max_wait", NO_BOUND)
+            duration_to_ns(max_wait, f"{call[:-1]}max_wait)", NO_BOUND)
         self._call, self._limit, self._key, self._cost, self._max_wait, self._feedback = call, limit, key, cost, max_wait, feedback
         self._origin_of = origin_of
         self._sent: WeakKeyDictionary[Any, Sent] = WeakKeyDictionary()

@@ -12,13 +12,12 @@ from aiorate._errors import kind_of
 from aiorate._keyed_base import Keyed
 from aiorate._limiter import Limiter
 from aiorate._schedulers.places import Places
-from aiorate._tree import changes
 
 if TYPE_CHECKING:
     from aiorate._budget import KeyedBudget
     from aiorate._keyed import KeyedLimiter
     from aiorate._loops.loop import ReadClock
-    from aiorate._tree.node import Node
+    from aiorate._tree.limit import Limit as Node
 
     Limit = Limiter | Budget | KeyedLimiter[Any] | KeyedBudget[Any]
 
@@ -59,17 +58,17 @@ def _reset(limit: Limiter | Budget | None, done: set[Node]) -> None:
         done.add(node)
         node.tree.run(node.look_now)
         if isinstance(node.scheduler, Places) and node.scheduler.used:
-            if node.loop is not None:
+            if node.tree.loop is not None:
                 continue  # who is inside will leave
             gc.collect()  # and so do holders that are garbage, of a loop that is closed
-        start, real = node.read(), node.loop is None and node.tree.clock is None
+        start, real = node.read(), node.tree.loop is None and node.tree.clock is None
         if real:
             node.read = partial(int, start)  # all parts begin at one instant
         try:
             if isinstance(limit, Limiter) and node is limit._node:
                 limit.reset()
             else:
-                node.tree.run(changes.reset, node)
+                node.tree.run(node.reset)
         finally:
             if real:
                 node.read = _from_first_reading(start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 import sys
+from functools import partial
 from math import ulp
 from typing import TYPE_CHECKING, Any
 
@@ -138,4 +139,6 @@ async def _settle() -> None:
     for _ in range(12):  # a few turns from a timer to the last task that it wakes: filler, notice, waiter, and the waiter's owner
         if threads is not None:
             threads.decisions.settle()
-        await loop.yield_once()
+        signal = loop.signal()
+        loop.post(partial(loop.wake, signal))
+        await loop.wait(signal)

@@ -236,7 +236,7 @@ async def test_bad_pauses_and_feedback_change_nothing(budget: Budget) -> None:
     for wrong in ("30", -1, None, True, float("nan"), timedelta(seconds=-1)):
         with pytest.raises((TypeError, ValueError), match="pause"):
             budget.pause(wrong)
-    for wrong in (429, {"Retry-After": "5"}, Feedback(429, pause=-1.0), Feedback(429, pause=1.0, quotas=(Quota("tokens", remaining=-1),))):
+    for wrong in (429, {"Retry-After": "5"}):
         with pytest.raises((TypeError, ValueError), match="observe"):
             budget.observe(wrong)
     with pytest.raises(ValueError, match="jitter"):

@@ -88,7 +88,7 @@ async def test_a_wrong_list_names_the_limit_that_is_wrong() -> None:
         (["10/s", ["5/s"]], TypeError, "number 2 is a list"),
         (["10/s", ("5/s",)], TypeError, "number 2 is a tuple"),
         (["10/s", "5/m"], ValueError, r"number 2: Rate.parse\('5/m'\) is not a rate.*write 'min'"),
-        (["10/month", "5/s"], ValueError, r"number 1: .*CalendarWindow\('10/month', 'UTC'\)"),
+        (["10/month", "5/s"], ValueError, r"number 1: .*CalendarWindow\('1000/month', 'UTC'\)"),
         (["10/s", 0], ValueError, "number 2: .*greater than 0"),
         (["10/s", None], TypeError, "number 2: .*a rate.*not NoneType"),
         (["10/s", True], TypeError, "number 2: .*not bool"),

@@ -34,9 +34,9 @@ class Twin:
             raise ValueError("WRONGTYPE the key has another kind of limit, or something else")
         told = _read(remembered, kind, w) if remembered != self.text else None
         answering = Answering(now, w, kept, told, self.text == remembered)
-        if not answering.decided:
+        if not answering.state:
             return f"{now:.0f}; clock"
-        life, written, hush, claim, lasts, latest, near, count, *_ = answering.value
+        life, written, hush, claim, lasts, latest, near, count, *_ = answering.answer.numbers
         words = [f"{FORM} {kind} {life:.0f} {written:.0f} {hush:.17g} {claim:.0f} {lasts:.17g} {latest:.17g} {near:.17g} {count:.0f}"]
         for (every, *_), state in zip(answering.limits, answering.state, strict=True):
             words += [f"{each:.17g}" for each in state] if every > 0 else [f"{state[0]:.17g}", *[f"{each:.0f}" for each in state[1:]]]

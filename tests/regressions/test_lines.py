@@ -185,7 +185,7 @@ async def test_charging_and_refunding_nothing_does_nothing() -> None:
                 call(False)
             with pytest.raises(TypeError):
                 call(0.0)  # type: ignore[arg-type]
-            with pytest.raises(ValueError, match="1 or more"):
+            with pytest.raises(ValueError, match="or more"):
                 call(-1)
 
 

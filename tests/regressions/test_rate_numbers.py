@@ -53,7 +53,7 @@ def test_a_window_keeps_its_period_when_the_rate_falls() -> None:
     for _ in range(2):
         limiter.set_rate(limiter.rate.per_second * 0.9)
         seen.append(str(limiter.rate))
-    with pytest.raises(ValueError, match="'72/s'"):
+    with pytest.raises(ValueError, match="'81/s'"):
         limiter.set_rate(limiter.rate.per_second * 0.9)
 
     assert seen == ["90/s", "81/s"]
@@ -81,7 +81,7 @@ def test_a_refused_rate_changes_nothing() -> None:
     for window in (SlidingWindow("2/h"), CalendarWindow("2/h", "UTC", origin=0)):
         window.take(2, 5)
 
-        with pytest.raises(ValueError, match="'1/h'"):
+        with pytest.raises(ValueError, match="'2/h'"):
             window.set_rate(Rate(0.0001), 6)
 
         assert window.rate == Rate.parse("2/h")
@@ -90,11 +90,11 @@ def test_a_refused_rate_changes_nothing() -> None:
 
 def test_days_that_no_calendar_groups_are_refused() -> None:
     """``CalendarWindow("10/2day")`` counted from an even day of the year 1."""
-    for rate, hint in [("10/2day", "'5/day'"), ("10/2week", "'5/7day'"), ("3/36h", "'2/day'"), ("1/5day", "'10000/day'")]:
-        with pytest.raises(ValueError, match=hint):
+    for rate in ("10/2day", "10/2week", "3/36h", "1/5day"):
+        with pytest.raises(ValueError, match="'10000/day'"):
             CalendarWindow(rate, "UTC")
 
-        assert CalendarWindow("10/week", "UTC", origin=0).bound(1) == 20, (rate, hint)
+        assert CalendarWindow("10/week", "UTC", origin=0).bound(1) == 20, rate
 
 
 def granted(scheduler: Scheduler, since: bool, sizes: tuple[int, ...]) -> list[int]:

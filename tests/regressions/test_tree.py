@@ -17,12 +17,12 @@ from helpers.threads import in_thread
 
 from aiorate import Budget, KeyedLimiter, Limiter, SlidingWindow, TokenBucket
 from aiorate._tree.deciding import Decisions, decisions
+from aiorate._tree.limit import Limit
 from aiorate._tree.threads import ThreadTree
-from aiorate._tree.tree import Tree
 from aiorate.testing import VirtualLoop
 
 
-@pytest.mark.parametrize("place", [Tree.resume, Decisions.hand])
+@pytest.mark.parametrize("place", [Limit.go_on, Decisions.hand])
 def test_ctrl_c_spends_nothing_wherever_it_comes(place: Any, capfd: pytest.CaptureFixture[str]) -> None:
     """The permit and the place come back, also when the thread goes on already, or has not handed its request over yet."""
     limiter = Limiter(TokenBucket("100/s", burst=1), scope="process", max_concurrency=1)
@@ -207,7 +207,7 @@ def test_a_refused_try_decides_nothing_outside_of_the_lock(monkeypatch: pytest.M
     assert in_thread(limiter.try_acquire).result(LONG)
     seen: list[bool] = []
     here = ThreadTree.here
-    monkeypatch.setattr(ThreadTree, "here", lambda self, limit: (seen.append(decisions.here), here(self, limit))[1])
+    monkeypatch.setattr(ThreadTree, "here", lambda self: (seen.append(decisions.here), here(self))[1])
     assert not in_thread(limiter.try_acquire).result(LONG)
 
     assert False not in seen

@@ -136,7 +136,7 @@ def test_other_months_are_refused() -> None:
                 CalendarWindow(text, "UTC")
     calls: list[Any] = [Limiter, SlidingWindow, Rate.parse, lambda rate: TokenBucket(rate, burst=5), Limiter("10/s").set_rate]
     for call in calls:
-        with pytest.raises(ValueError, match=r"no fixed length. Write '10/30day', or CalendarWindow\('10/month', 'UTC'\)"):
+        with pytest.raises(ValueError, match=r"no fixed length. write '1000/30day', or CalendarWindow\('1000/month', 'UTC'\)"):
             call("10/month")
 
 

@@ -82,7 +82,7 @@ def test_wrong_arguments_name_the_valid_ones(capsys: pytest.CaptureFixture[str])
         ("simulate --burst 0", "permits must be 1 or more"),
         ("simulate --rate 5/m", "write 'min'"),
         ("simulate --strategy CalendarWindow --rate 3/7s", "divide a day"),
-        ("simulate --rate 2/month", "CalendarWindow('2/month', 'UTC')"),
+        ("simulate --rate 2/month", "CalendarWindow('1000/month', 'UTC')"),
         ("simulate nowhere", "'nowhere'"),
     ):
         assert hint in refused(capsys, *arguments.split()), arguments
