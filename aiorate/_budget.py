@@ -16,7 +16,7 @@ from aiorate._base import Base
 from aiorate._block import Block
 from aiorate._errors import LimiterClosed, called, check_count, kind_of
 from aiorate._events import Event
-from aiorate._keyed_base import Keyed
+from aiorate._keyed import Keyed
 from aiorate._limiter import Limiter
 from aiorate._options import check_unshared, strategy_of
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds

@@ -1,36 +1,394 @@
 """One limit for each key: a host, a user, a chat. Keys come and go; a key that owes something is never dropped.
 
-Knows nothing of how a rate is computed, of event loops, or of HTTP.
+What is kept for a key is made when that is first used, and has a node. The keys are in the order of their last use. Each new key, and now
+and then a use, looks at those that were unused for longest, so that eviction needs no task and no timer. Knows nothing of how a rate is
+computed, of event loops, or of HTTP.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+import os
+import sys
+from collections import OrderedDict
+from contextlib import suppress
+from functools import partial
+from logging import DEBUG, getLogger
+from threading import Condition, RLock, get_ident
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from aiorate._base import Base
 from aiorate._errors import LimiterClosed, check_count, kind_of, shown
-from aiorate._keyed_base import Keyed
+from aiorate._events import Event, emit
 from aiorate._limiter import Limiter
-from aiorate._options import strategy_of
+from aiorate._options import check_callback, check_options, check_same_scope, check_scope, strategy_of
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
 from aiorate._tree.fair_queue import Flow
+from aiorate._tree.watch import Totals, Watch, join
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-    from typing import Literal
+    from collections.abc import Callable, Hashable, Iterator
+    from typing import ClassVar, Literal, NoReturn
 
-    from aiorate._events import Event, Waited
+    from aiorate._events import Waited
     from aiorate._feedback import Feedback
     from aiorate._options import Limits
     from aiorate._rate import Duration
+    from aiorate._tree.limit import Limit
     from aiorate._tree.tree import Tree
     from aiorate.adaptive import AdaptiveRate
 
 
 K = TypeVar("K", bound="Hashable")
+V = TypeVar("V", bound=Base)
 
 _ONE = 1  # compared by identity
 _REMEMBERED = 600 * NS_PER_SECOND  # longer keeps what was found for keys that are rarely used; shorter frees their memory sooner
+_logger = getLogger("aiorate")
+
+_MOST_NESTED = 64  # keys made one inside the other, each for the one before: as many as a chain of limits may have
+_UNUSED = 16_384  # uses of other keys before one goes that was not used meanwhile: so many keys used in turn are not made again and again
+_APART = 32  # uses from one look at the oldest keys to the next
+_MORE = 2  # keys that may go for each use: they shall go faster than they come
+
+
+class Keyed(Generic[K, V]):
+    """Finds, makes, keeps and evicts the members. A subclass says what a member is."""
+
+    _KIND: ClassVar[type[Base]]
+    """The class of the members."""
+    _NAME: ClassVar[str]
+    """The name of the class, for errors."""
+    _WANTED: ClassVar[str]
+    """What the factory must return, for errors."""
+
+    def __init__(
+        self,
+        factory: Callable[[K], object],
+        shared: object,
+        max_keys: int,
+        idle: Duration | None,
+        name: str | None,
+        on_event: Callable[[Event], object] | None,
+        on_wait: Callable[[Waited], object] | None,
+        scope: Literal["loop", "process"],
+    ) -> None:
+        if not callable(factory):
+            raise TypeError(f"{self._NAME}(factory) must be a function of the key that returns {self._WANTED}, not {kind_of(factory)}.")
+        check_scope(self._NAME, scope)
+        check_count(f"{self._NAME}(max_keys)", max_keys, least=1)
+        self._idle = None if idle is None else duration_to_ns(idle, f"{self._NAME}(idle)", "None (keys are kept)")
+        check_options(self._NAME, None, None, name, on_event, on_wait)
+        self._name = name
+        self._on_event = on_event
+        self._factory = factory
+        self._max_keys = max_keys
+        self._process = scope == "process"
+        by_key = callable(shared) and not isinstance(shared, (Base, Keyed, type))  # which can be called too, but not with a key
+        self._shared_of: Callable[[K], object] | None = cast("Callable[[K], object]", shared) if by_key else None
+        self._shared: V | None = None if by_key or shared is None else self._check_shared(f"{self._NAME}(shared)", shared)
+        self._kept: OrderedDict[K, V] = OrderedDict()  # the one that was unused for longest first
+        self._left = _APART  # uses until the next look at the oldest
+        self._now = 0 if self._idle is None else -1  # the uses until the last one; below 0: keys go by the clock instead
+        self._closed = False
+        self._watch: Watch | None = None
+        if on_wait is not None:
+            self.watch(on_wait)
+
+    # For subclasses.
+
+    def _member(self, key: K, made: object, shared: V | None) -> V:
+        """The member that the factory ``made``, and that shares that one. Raises TypeError and ValueError if it cannot be that."""
+        if not isinstance(made, self._KIND):
+            raise TypeError(f"it must return {self._WANTED}, not {kind_of(made)}.")
+        if made is shared:
+            raise ValueError("it is the limit that is shared: make one for each key.")
+        check_same_scope("its scope", self._NAME, self._process, made._node.tree.threads)
+        made._belong(shared)
+        return cast("V", made)
+
+    def _check_shared(self, what: str, shared: object) -> V:
+        """The limit that members shall share. If it cannot be that, raises TypeError or ValueError, which names it ``what``."""
+        if not isinstance(shared, self._KIND):
+            raise TypeError(f"{what} must be a {self._KIND._NAME}, or a function of the key that returns one, not {kind_of(shared)}.")
+        shared._check_as_shared(what, self._NAME, self._process, "what the factory makes")
+        return cast("V", shared)
+
+    # Looking.
+
+    def __getitem__(self, key: K) -> V:
+        """Return what is kept for the key, and make it if the key is new. It is not dropped while you hold it."""
+        try:
+            member = self._kept.get(key)
+        except TypeError as error:
+            raise TypeError(
+                f"{self._NAME}: a key must be hashable, such as text or a tuple of texts, not {kind_of(key)} ({error})."
+            ) from error
+        if member is None:
+            member = self._add(key)
+        node = member._node
+        if node.used != self._now:
+            node.used = node.read() if self._now < 0 else self._now
+            if self._process:
+                self._move(key)
+            else:
+                self._kept.move_to_end(key)
+        self._left -= 1
+        if self._left <= 0:
+            self._left = _APART
+            if self._now >= 0:
+                self._now += _APART
+            self._look(_MORE * _APART)
+        return member
+
+    def _move(self, key: K) -> None:
+        """It is the last to go."""
+        with _lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+
+    @property
+    def scope(self) -> Literal["loop", "process"]:
+        """``"loop"`` or ``"process"``."""
+        return "process" if self._process else "loop"
+
+    @property
+    def name(self) -> str | None:
+        """The name that it was given."""
+        return self._name
+
+    @property
+    def shared(self) -> V | None:
+        """The limit that all keys share, for example to pause all of them. None if there is none, or if a function of the key names it."""
+        return self._shared
+
+    def __len__(self) -> int:
+        """How many keys are kept."""
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[K]:
+        """Iterate over the keys that are kept."""
+        with _lock:
+            return iter(list(self._kept))
+
+    def __contains__(self, key: object) -> bool:
+        """Whether the key is kept. Does not make it."""
+        return key in self._kept
+
+    def __repr__(self) -> str:
+        shared = ", shared by key" if self._shared_of is not None else "" if self._shared is None else f", shared={self._shared!r}"
+        name = "" if self._name is None else f" {self._name!r}"
+        return f"<{self._NAME}{name} of {len(self._kept)} keys{shared}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {self._NAME} cannot be copied or pickled: the copy would grant the same permits again. Share it.")
+
+    # Watching.
+
+    def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
+        """Call a function after each wait for any key, with a `Waited`; see `Limiter.watch`.
+
+        Returns:
+            A function that ends the calls.
+        """
+        check_callback("watch(on_wait)", on_wait, "Waited")
+        with _lock:
+            if self._watch is None:
+                self._watch = Watch(self._name)
+                for key, member in self._kept.items():
+                    self._join_watch(key, member)
+            return self._watch.add(on_wait)
+
+    def _join_watch(self, key: K, member: V) -> None:
+        if self._watch is not None:
+            join(self._watch, key, member._node, member._places)
+
+    def _totals(self) -> Totals:
+        """As `Limiter._totals`, the sum of all keys: those that were evicted count if it was watched then."""
+        watch = self._watch
+        total = Totals({}, 0, 0) if watch is None else watch.past  # first: a key that is evicted meanwhile may be missing, and not twice
+        for member in self._members():
+            total += member._totals()
+        return total
+
+    def _members(self) -> list[V]:
+        """The members of all keys."""
+        with _lock:
+            return list(dict.values(self._kept))  # not in order: another thread may read the totals while a use changes that
+
+    # Keeping.
+
+    def evict(self) -> int:
+        """Drop all unused keys now, also those that ``idle`` would keep.
+
+        Returns:
+            How many were dropped.
+        """
+        dropped = 0
+        while True:
+            with _lock:
+                kept = [(key, member._node) for key, member in self._kept.items()]
+            found = sum([node.tree.run(self._evict, key, node) for key, node in kept])
+            dropped += found
+            if not found or self._shared_of is None:  # else a key that was kept for others here may go now
+                return dropped
+
+    def forget(self) -> None:
+        """Drop every key, whatever it owes and whether or not it is in use. For tests."""
+        with _lock:
+            if self._watch is not None:
+                self._watch.past = sum([member._totals().past for member in self._members()], self._watch.past)
+            self._kept = OrderedDict()
+
+    async def aclose(self) -> None:
+        """Close what is kept for every key. A shared limit that you made yourself stays open."""
+        with _lock:
+            self._closed = True
+        for member in self._members():
+            await member.aclose()
+
+    # Making. Functions of users run in `_make`, and nowhere else, and no lock is held then.
+
+    def _add(self, key: K) -> V:
+        """The member of a key that was not kept when it was looked up. If another thread is making it, wait for that."""
+        me, mine = get_ident(), (self, key)
+        with _lock:
+            while (maker := _making.get(mine)) is not None:
+                while maker is not None and maker != me:
+                    maker = _making.get(_wanted.get(maker, ()))
+                if maker == me:  # this thread makes it, or the thread that does waits for this one
+                    raise ValueError(
+                        f"{self._NAME}: {key!r} cannot share itself: while it was being made, the factory or shared= asked for it again."
+                    )
+                _wanted[me] = mine
+                try:
+                    _made.wait()
+                finally:
+                    _wanted.pop(me, None)
+            member = self._kept.get(key)
+            if member is not None:
+                return member
+            self._check_open()
+            if len(_making) >= _MOST_NESTED and list(_making.values()).count(me) >= _MOST_NESTED:
+                raise ValueError(
+                    f"{self._NAME}: shared= or the factory leads from key to key, and to {key!r} after {_MOST_NESTED} of them."
+                )
+            _making[mine] = me
+        made: V | None = None
+        try:
+            made = self._make(key)
+            if self._now < 0 or len(self._kept) >= self._max_keys:  # uses may be rare
+                self._look(_MORE, room=1)
+            return made
+        finally:
+            with _lock:
+                _making.pop(mine, None)
+                if _wanted:
+                    _made.notify_all()  # of threads that go on when the lock is free
+                if made is not None:
+                    self._check_open()
+                    self._join_watch(key, made)
+                    self._kept[key] = made
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LimiterClosed(f"the {self._NAME} is closed, and adds no keys. Create a new one.")
+
+    def _make(self, key: K) -> V:
+        shared = self._shared
+        if self._shared_of is not None:
+            given = self._call("shared=", self._shared_of, key)
+            shared = None if given is None else self._check_shared(f"{self._NAME}(shared) for {key!r}", given)
+        made = self._call("the factory", self._factory, key)
+        try:
+            return self._member(key, made, shared)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self._NAME}: the factory returned {shown(made)} for {key!r}: {error}") from error
+
+    def _call(self, what: str, function: Callable[[K], object], key: K) -> object:
+        """Call a function of the user. A note on its error names the key."""
+        try:
+            made = function(key)
+        except Exception as error:
+            error.add_note(f"{self._NAME}: {what} raised this for the key {key!r}.")
+            raise
+        if isinstance(made, CoroutineType):
+            made.close()  # or Python would also warn that it was never awaited
+            raise TypeError(f"{self._NAME}: {what} for {key!r} must be a plain function. An async one returns a coroutine.")
+        return made
+
+    # Evicting.
+
+    def _look(self, most: int, room: int = 0) -> None:
+        """Drop the keys that were unused for longest: at most so many, and up to the first that stays. Make ``room`` for more."""
+        for _ in range(most):
+            with _lock:
+                if not self._kept:
+                    return
+                key = next(iter(self._kept))
+                node = self._kept[key]._node
+            try:
+                now = node.read() if self._now < 0 else self._now
+            except Exception:  # of a clock: a caller of that key sees it, not callers of others
+                now = node.used
+            if len(self._kept) + room <= self._max_keys and now - node.used <= (self._idle or _UNUSED):
+                return
+            if not node.tree.run(self._evict, key, node):  # what it owes, it will owe for a while
+                self._move(key)
+                node.used = now
+                return
+
+    def _evict(self, key: K, node: Limit) -> bool:
+        """Drop the key if it owes nothing and nobody holds what is kept for it. In a decision."""
+        try:
+            if not node.is_rested():
+                return False
+        except Exception:  # of a strategy or a clock, as above
+            return False
+        with _lock:
+            member = self._kept.get(key)
+            if member is None or member._node is not node:  # another thread was faster
+                return False
+            del self._kept[key]  # first: from now on nobody gets hold of it
+            if sys.getrefcount(member) > _ALONE:
+                self._kept[key] = member
+                return False
+            if self._watch is not None:
+                self._watch.past += member._totals().past
+        node.dismiss()
+        if self._on_event is not None or _logger.isEnabledFor(DEBUG):
+            node.tree.after(partial(emit, Event("evicted", node.name, key=key), self._on_event))
+        return True
+
+
+def _references() -> int:
+    member = object()
+    return sys.getrefcount(member)
+
+
+_ALONE = _references()
+"""What `sys.getrefcount` returns for an object to which one variable refers."""
+_lock = RLock()
+"""Held while the keys of any change. It may be taken in a decision, so nobody who holds it asks for one."""
+_made = Condition(_lock)
+"""Told when a key was made."""
+_making: dict[tuple[Any, ...], int] = {}
+"""Keys whose functions are running, and in which thread."""
+_wanted: dict[int, tuple[Any, ...]] = {}
+"""Of threads that wait for a key that another is making: that key, and whose it is."""
+
+
+def _after_fork() -> None:
+    """Threads that were making keys are in the parent."""
+    global _lock, _made
+    _lock = RLock()
+    _made = Condition(_lock)
+    _making.clear()
+    _wanted.clear()
+
+
+with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class KeyedLimiter(Keyed[K, Limiter]):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiorate._budget import Budget
 from aiorate._errors import kind_of
-from aiorate._keyed_base import Keyed
+from aiorate._keyed import Keyed
 from aiorate._limiter import Limiter
 from aiorate._schedulers.places import Places
 
