@@ -12,8 +12,7 @@ from logging import getLogger
 from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, TypeVar
 
-from aiorate._base import Base
-from aiorate._block import Block
+from aiorate._base import Base, Block
 from aiorate._errors import LimiterClosed, called, check_count, kind_of
 from aiorate._events import Event
 from aiorate._keyed import Keyed

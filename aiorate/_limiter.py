@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate._base import Base
-from aiorate._block import Block, limited
+from aiorate._base import Base, Block, limited
 from aiorate._errors import LimiterClosed, check_count
 from aiorate._loops.table import starved_here
 from aiorate._options import check_unshared, strategy_of
