@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec
 
 from aiorate._errors import LimiterClosed, check_count
-from aiorate._options import check_on_wait, check_options, check_same_scope, check_scope
+from aiorate._options import check_callback, check_options, check_same_scope, check_scope
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._tree.limit import Limit, MaxWaiting
 from aiorate._tree.refusals import ACQUIRE
@@ -35,7 +35,7 @@ P = ParamSpec("P")
 class Base:
     """One node of a tree, and the places below it if there is a ``max_concurrency``."""
 
-    __slots__ = ("__weakref__", "_all_places", "_max_waiting", "_node", "_places")
+    __slots__ = ("__weakref__", "_all_places", "_max_waiting", "_meter", "_node", "_places")
     _NAME: ClassVar[str]
     """The name of the class, for errors."""
     _blocks: ClassVar[bool] = False
@@ -55,7 +55,9 @@ class Base:
         on_wait: Callable[[Waited], object] | None,
         tree: Tree | None = None,
     ) -> None:
-        if max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None:
+        if tree is None and (
+            max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None
+        ):
             check_options(self._NAME, max_waiting, clock, name, on_event, on_wait)
         kind = Limit
         if scope != "loop":
@@ -67,6 +69,7 @@ class Base:
         late = 20_000_000 if catch_up == 0.02 else duration_to_ns(catch_up, f"{self._NAME}(catch_up)")
         self._node: Limit = kind(scheduler, late, tree or Tree(clock, precise), name)
         self._node.on_event = on_event
+        self._meter = self._node.meter
         self._places: Limit | None = None
         self._all_places: tuple[Inside, ...] = ()  # those of what it shares, too
         if max_concurrency is not None:
@@ -116,11 +119,6 @@ class Base:
 
         If pauses overlap, the latest end wins. Afterwards the queue goes on where it stopped; paused time is neither saved up nor owed.
         """
-        if isinstance(seconds, str):
-            raise TypeError(
-                f"pause() takes seconds or a timedelta, not the text {seconds[:40]!r}. For a response's headers, call"
-                " observe(aiorate.http.read_feedback(status, headers))."
-            )
         self._change(self._node.pause, duration_to_ns(seconds, "pause()"))
 
     def resume(self) -> None:
@@ -184,7 +182,7 @@ class Base:
         Returns:
             A function that ends the calls.
         """
-        check_on_wait("watch", on_wait)
+        check_callback("watch(on_wait)", on_wait, "Waited")
         from aiorate._tree.watch import watch_of
 
         return watch_of(self._lowest, self._node).add(on_wait)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 if TYPE_CHECKING:
@@ -68,29 +69,22 @@ def limited(block: Block[Any], function: F) -> F:
 
         @functools.wraps(function)
         async def steps(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-            await block.__aenter__()
-            generator = None
-            try:
-                generator = function(*args, **kwargs)
-                value = await anext(generator)
-                while True:
-                    # Pass on to the generator whatever the caller sends or throws, as `yield from` would.
-                    try:
-                        sent = yield value
-                    except GeneratorExit:
-                        raise
-                    except BaseException as error:
-                        value = await generator.athrow(error)
-                    else:
-                        value = await generator.asend(sent)
-            except StopAsyncIteration:
-                return
-            finally:
+            generator = function(*args, **kwargs)
+            async with block, aclosing(generator):
                 try:
-                    if generator is not None:
-                        await generator.aclose()
-                finally:
-                    block._leave()
+                    value = await anext(generator)
+                    while True:
+                        # Pass on to the generator whatever the caller sends or throws, as `yield from` would.
+                        try:
+                            sent = yield value
+                        except GeneratorExit:
+                            raise
+                        except BaseException as error:
+                            value = await generator.athrow(error)
+                        else:
+                            value = await generator.asend(sent)
+                except StopAsyncIteration:
+                    return
 
         return cast("F", steps)
     if inspect.iscoroutinefunction(function):
@@ -101,18 +95,16 @@ def limited(block: Block[Any], function: F) -> F:
                 return await function(*args, **kwargs)
 
         return cast("F", call)
-    kinds = (type, staticmethod)  # a static method of a coroutine function does not look like one
-    if not callable(function) or isinstance(function, kinds) or inspect.iscoroutinefunction(type(function).__call__):
-        named = getattr(function, "__name__", None) or type(function).__name__
-        raise TypeError(f"@limiter decorates functions, not {named!r}: put it right above `async def` or `def`.")
+    if not callable(function) or isinstance(function, (type, staticmethod)):
+        raise TypeError(f"@limiter decorates functions, not {function!r:.80}: put it right above `async def` or `def`.")
     return _plain(block, function)
 
 
 def _plain(block: Block[Any], function: F) -> F:
     if not block._may_block:
         raise RuntimeError(
-            f"@limiter: {getattr(function, '__name__', function)!r} is a plain function, which would block its thread, and this limiter is"
-            " for one event loop. Write `async def`, or create the limiter with scope='process'."
+            f"@limiter: {function!r:.80} is a plain function, which would block its thread, and this limiter is for one event loop. Write"
+            " `async def`, or create the limiter with scope='process'."
         )
     if inspect.isgeneratorfunction(function):
 

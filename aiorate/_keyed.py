@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from aiorate._errors import LimiterClosed, kind_of, shown
+from aiorate._base import Base
+from aiorate._errors import LimiterClosed, check_count, kind_of, shown
 from aiorate._keyed_base import Keyed
 from aiorate._limiter import Limiter
+from aiorate._options import strategy_of
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
 from aiorate._tree.fair_queue import Flow
 
@@ -77,44 +79,38 @@ class KeyedLimiter(Keyed[K, Limiter]):
         scope: Literal["loop", "process"] = "loop",
     ) -> None:
         self._owns_shared = shared is not None and not callable(shared)  # it is made here, and closed here
-        limit = _made("shared", shared, on_event, scope) if self._owns_shared else shared
-        super().__init__(factory, limit, max_keys, idle, name, on_event, on_wait, scope)
+        if self._owns_shared:
+            shared = Limiter(strategy_of("KeyedLimiter(shared)", shared), name="shared", on_event=on_event, scope=scope)
+        super().__init__(factory, shared, max_keys, idle, name, on_event, on_wait, scope)
         if weight is not None and not callable(weight):
-            raise TypeError(
-                "KeyedLimiter(weight) must be a function of the key that returns a whole number, such as lambda key: 100,"
-                f" not {kind_of(weight)}."
-            )
+            raise TypeError(f"KeyedLimiter(weight) must be a function of the key that returns a whole number, not {kind_of(weight)}.")
         if weight is not None and shared is None:
             raise ValueError("KeyedLimiter(weight): only keys that share a limit have weights, and there is none. Add shared=.")
         self._weight = weight
         self._tree: Tree | None = None  # of all keys without a shared limit, as far as they are made here
 
     def _make(self, key: K) -> Limiter:
-        weight = 1 if self._weight is None else self._ask_weight(self._weight, key)
+        weight = 1
+        if self._weight is not None:
+            weight = self._call("weight=", self._weight, key)  # type: ignore[assignment]  # it is checked
+            check_count(f"KeyedLimiter(weight) for {shown(key)}: what the function returned", weight, least=1)
         limiter = super()._make(key)
         if limiter._node.above is not None:
-            limiter._node.flow = Flow(weight)
+            limiter._node.flow = Flow(int(weight))
         return limiter
 
-    def _ask_weight(self, function: Callable[[K], int], key: K) -> int:
-        weight = self._call("weight=", function, key)
-        what = f"KeyedLimiter(weight) for {shown(key)}: the function must return a whole number of at least 1"
-        if isinstance(weight, bool) or not isinstance(weight, int):
-            raise TypeError(f"{what}, such as 1 or 100, not {shown(weight)}.")
-        if weight < 1:
-            raise ValueError(f"{what}, not {shown(weight)}. For keys that must wait less, make the weights of other keys larger.")
-        return int(weight)
-
     def _member(self, key: K, made: object, shared: Limiter | None) -> Limiter:
-        limiter = getattr(made, "limiter", made)  # that of an AdaptiveRate
-        if isinstance(limiter, Limiter):
+        if type(made) is not str and isinstance(limiter := getattr(made, "limiter", made), Limiter):  # that of an AdaptiveRate
             if limiter is not made and self._idle is None:
                 self._idle, self._now = _REMEMBERED, -1
-            return limiter
+            return super()._member(key, limiter, shared)
         name, tree = key if isinstance(key, str) else None, self._tree if shared is None else shared._node.tree
-        limiter = Limiter._of_key(made, name, self._on_event, self.scope, tree)
+        limiter = Limiter.__new__(Limiter)  # its options are checked
+        scheduler = strategy_of("Limiter()", made)
+        Base.__init__(limiter, scheduler, 0.02, None, None, False, self.scope, None, name, self._on_event, None, tree)
         if tree is None:
             self._tree = limiter._node.tree
+        limiter._belong(shared)
         return limiter
 
     # Asking.
@@ -130,7 +126,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
         except LimiterClosed:
             await Limiter(1).acquire()  # called again and again, this lets the loop turn too
             raise
-        if permits is _ONE and max_wait is None and limiter._meter.grab():  # without another coroutine
+        meter = limiter._meter
+        if permits is _ONE and max_wait is None and (meter.grab() or (limiter._node.begin() and meter.grab())):  # without another coroutine
             return 0.0
         return await limiter.acquire(permits, max_wait=max_wait)
 
@@ -140,7 +137,10 @@ class KeyedLimiter(Keyed[K, Limiter]):
 
     def try_acquire(self, key: K, permits: int = 1) -> bool:
         """Take the permits, of the key and of the shared limit, if both have them right now. Never waits."""
-        return self[key].try_acquire(permits)
+        limiter = self[key]
+        if permits is _ONE and (limiter._meter.grab(True) or (limiter._node.begin() and limiter._meter.grab(True))):
+            return True
+        return limiter.try_acquire(permits)
 
     def observe(self, key: K, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
         """Apply what a server's response said about a key; see `Limiter.observe`. Only that key is paused.
@@ -175,10 +175,3 @@ class KeyedLimiter(Keyed[K, Limiter]):
         await super().aclose()
         if self._owns_shared and self._shared is not None:
             await self._shared.aclose()
-
-
-def _made(name: str, limit: object, on_event: Callable[[Event], object] | None, scope: Literal["loop", "process"]) -> Limiter:
-    try:
-        return Limiter(limit, name=name, on_event=on_event, scope=scope)  # type: ignore[arg-type]  # it checks
-    except TypeError as error:
-        raise TypeError(f"KeyedLimiter({name}): {error}") from error

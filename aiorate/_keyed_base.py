@@ -15,12 +15,11 @@ from logging import DEBUG, getLogger
 from threading import Condition, RLock, get_ident
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
-from weakref import ref
 
 from aiorate._base import Base
-from aiorate._errors import LimiterClosed, check_count, kind_of
+from aiorate._errors import LimiterClosed, check_count, kind_of, shown
 from aiorate._events import Event, emit
-from aiorate._options import check_on_wait, check_options, check_same_scope, check_scope
+from aiorate._options import check_callback, check_options, check_same_scope, check_scope
 from aiorate._rate import duration_to_ns
 from aiorate._tree.watch import Totals, Watch, join
 
@@ -65,12 +64,8 @@ class Keyed(Generic[K, V]):
         on_wait: Callable[[Waited], object] | None,
         scope: Literal["loop", "process"],
     ) -> None:
-        of_aiorate = (factory if isinstance(factory, type) else type(factory)).__module__.startswith("aiorate.")  # such as Limiter
-        if not callable(factory) or of_aiorate:
-            raise TypeError(
-                f"{self._NAME}(factory) must be a function of the key that returns {self._WANTED}, not {kind_of(factory)}:"
-                " each key needs a separate limit."
-            )
+        if not callable(factory):
+            raise TypeError(f"{self._NAME}(factory) must be a function of the key that returns {self._WANTED}, not {kind_of(factory)}.")
         check_scope(self._NAME, scope)
         check_count(f"{self._NAME}(max_keys)", max_keys, least=1)
         self._idle = None if idle is None else duration_to_ns(idle, f"{self._NAME}(idle)", "None (keys are kept)")
@@ -93,18 +88,20 @@ class Keyed(Generic[K, V]):
 
     # For subclasses.
 
-    def _member(self, key: K, made: object, shared: V | None) -> object:
-        """The member that the factory ``made``, and that will share that one. Raises TypeError and ValueError if that is none."""
-        return made
+    def _member(self, key: K, made: object, shared: V | None) -> V:
+        """The member that the factory ``made``, and that shares that one. Raises TypeError and ValueError if it cannot be that."""
+        if not isinstance(made, self._KIND):
+            raise TypeError(f"it must return {self._WANTED}, not {kind_of(made)}.")
+        if made is shared:
+            raise ValueError("it is the limit that is shared: make one for each key.")
+        check_same_scope("its scope", self._NAME, self._process, made._node.tree.threads)
+        made._belong(shared)
+        return cast("V", made)
 
     def _check_shared(self, what: str, shared: object) -> V:
         """The limit that members shall share. If it cannot be that, raises TypeError or ValueError, which names it ``what``."""
         if not isinstance(shared, self._KIND):
-            kind = self._KIND._NAME
-            raise TypeError(
-                f"{what} must be a {kind} that several keys share, or a function that returns one, such as lambda user: teams[user.team],"
-                f" not {kind_of(shared)}."
-            )
+            raise TypeError(f"{what} must be a {self._KIND._NAME}, or a function of the key that returns one, not {kind_of(shared)}.")
         shared._check_as_shared(what, self._NAME, self._process, "what the factory makes")
         return cast("V", shared)
 
@@ -113,22 +110,20 @@ class Keyed(Generic[K, V]):
     def __getitem__(self, key: K) -> V:
         """Return what is kept for the key, and make it if the key is new. It is not dropped while you hold it."""
         try:
-            member = self._kept[key]
-        except KeyError:
-            member = self._add(key)
+            member = self._kept.get(key)
         except TypeError as error:
             raise TypeError(
                 f"{self._NAME}: a key must be hashable, such as text or a tuple of texts, not {kind_of(key)} ({error})."
             ) from error
+        if member is None:
+            member = self._add(key)
         node = member._node
         if node.used != self._now:
             node.used = node.read() if self._now < 0 else self._now
-            if not self._process:
-                self._kept.move_to_end(key)
+            if self._process:
+                self._move(key)
             else:
-                with _lock:
-                    if key in self._kept:
-                        self._kept.move_to_end(key)
+                self._kept.move_to_end(key)
         self._left -= 1
         if self._left <= 0:
             self._left = _APART
@@ -136,6 +131,12 @@ class Keyed(Generic[K, V]):
                 self._now += _APART
             self._look(_MORE * _APART)
         return member
+
+    def _move(self, key: K) -> None:
+        """It is the last to go."""
+        with _lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
 
     @property
     def scope(self) -> Literal["loop", "process"]:
@@ -181,7 +182,7 @@ class Keyed(Generic[K, V]):
         Returns:
             A function that ends the calls.
         """
-        check_on_wait("watch", on_wait)
+        check_callback("watch(on_wait)", on_wait, "Waited")
         with _lock:
             if self._watch is None:
                 self._watch = Watch(self._name)
@@ -214,12 +215,14 @@ class Keyed(Generic[K, V]):
         Returns:
             How many were dropped.
         """
-        dropped, again = 0, True
-        while again:
-            found = sum([self._evict(key) for key in self])
+        dropped = 0
+        while True:
+            with _lock:
+                kept = [(key, member._node) for key, member in self._kept.items()]
+            found = sum([node.tree.run(self._evict, key, node) for key, node in kept])
             dropped += found
-            again = found > 0 and self._shared_of is not None  # a key that was kept for others here may go now
-        return dropped
+            if not found or self._shared_of is None:  # else a key that was kept for others here may go now
+                return dropped
 
     def forget(self) -> None:
         """Drop every key, whatever it owes and whether or not it is in use. For tests."""
@@ -242,16 +245,24 @@ class Keyed(Generic[K, V]):
         me, mine = get_ident(), (self, key)
         with _lock:
             while (maker := _making.get(mine)) is not None:
-                self._wait_for(mine, maker, me)
+                while maker is not None and maker != me:
+                    maker = _making.get(_wanted.get(maker, ()))
+                if maker == me:  # this thread makes it, or the thread that does waits for this one
+                    raise ValueError(
+                        f"{self._NAME}: {key!r} cannot share itself: while it was being made, the factory or shared= asked for it again."
+                    )
+                _wanted[me] = mine
+                try:
+                    _made.wait()
+                finally:
+                    _wanted.pop(me, None)
             member = self._kept.get(key)
             if member is not None:
                 return member
             self._check_open()
-            self._check_key(key)
             if len(_making) >= _MOST_NESTED and list(_making.values()).count(me) >= _MOST_NESTED:
                 raise ValueError(
                     f"{self._NAME}: shared= or the factory leads from key to key, and to {key!r} after {_MOST_NESTED} of them."
-                    " At some key it must return None."
                 )
             _making[mine] = me
         made: V | None = None
@@ -270,35 +281,9 @@ class Keyed(Generic[K, V]):
                     self._join_watch(key, made)
                     self._kept[key] = made
 
-    def _wait_for(self, wanted: tuple[Keyed[Any, Any], Any], maker: int | None, me: int) -> None:
-        """Wait until some key was made. Raises ValueError if this thread makes the key, or one that makes it waits for this thread."""
-        while maker is not None:
-            if maker == me:
-                raise ValueError(
-                    f"{self._NAME}: {wanted[1]!r} cannot share itself. While {wanted[1]!r} was being made, the factory or shared= asked for"
-                    " it again."
-                )
-            maker = _making.get(_wanted[maker]) if maker in _wanted else None
-        _wanted[me] = wanted
-        try:
-            _made.wait()
-        finally:
-            _wanted.pop(me, None)
-
     def _check_open(self) -> None:
         if self._closed:
             raise LimiterClosed(f"the {self._NAME} is closed, and adds no keys. Create a new one.")
-
-    def _check_key(self, key: K) -> None:
-        """Raise TypeError for keys of which no two are equal: each would have a full limit."""
-        if isinstance(key, CoroutineType):
-            key.close()  # or Python would also warn that it was never awaited
-            raise TypeError(f"{self._NAME}: a coroutine cannot be a key. Await it first: keyed.acquire(await find_user()).")
-        if hasattr(key, "headers") and hasattr(key, "url") and hash(key) == object.__hash__(key):
-            raise TypeError(
-                f"{self._NAME}: a request cannot be a key, because every request would get a limit of its own. Use what the limit is"
-                " for, such as request.client.host or request.url.host."
-            )
 
     def _make(self, key: K) -> V:
         shared = self._shared
@@ -307,21 +292,9 @@ class Keyed(Generic[K, V]):
             shared = None if given is None else self._check_shared(f"{self._NAME}(shared) for {key!r}", given)
         made = self._call("the factory", self._factory, key)
         try:
-            member = self._member(key, made, shared)
-            if not isinstance(member, self._KIND):
-                raise TypeError
-            if member is shared:
-                raise ValueError("it is the limit that is shared: make one for each key.")
-            check_same_scope("its scope", self._NAME, self._process, member._node.tree.threads)
-            member._belong(shared)
-        except TypeError as error:
-            wrong = f": {error}" if isinstance(made, (list, tuple)) else "."
-            raise TypeError(
-                f"{self._NAME}: the factory must return {self._WANTED}; for {key!r} it returned {kind_of(made)}{wrong}"
-            ) from error
-        except ValueError as error:
-            raise ValueError(f"{self._NAME}: the factory returned {made!r} for {key!r}: {error}") from error
-        return cast("V", member)
+            return self._member(key, made, shared)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self._NAME}: the factory returned {shown(made)} for {key!r}: {error}") from error
 
     def _call(self, what: str, function: Callable[[K], object], key: K) -> object:
         """Call a function of the user. A note on its error names the key."""
@@ -351,22 +324,13 @@ class Keyed(Generic[K, V]):
                 now = node.used
             if len(self._kept) + room <= self._max_keys and now - node.used <= (self._idle or _UNUSED):
                 return
-            if not self._evict(key):  # what it owes, it will owe for a while
-                with _lock:
-                    if key in self._kept:
-                        self._kept.move_to_end(key)
+            if not node.tree.run(self._evict, key, node):  # what it owes, it will owe for a while
+                self._move(key)
                 node.used = now
                 return
 
-    def _evict(self, key: K) -> bool:
-        """Drop the key if it owes nothing and nobody holds what is kept for it."""
-        member = self._kept.get(key)
-        if member is None:
-            return False
-        node, member = member._node, None  # or it would be in use
-        return node.tree.run(self._evict_now, key, node)
-
-    def _evict_now(self, key: K, node: Limit) -> bool:
+    def _evict(self, key: K, node: Limit) -> bool:
+        """Drop the key if it owes nothing and nobody holds what is kept for it. In a decision."""
         try:
             if not node.is_rested():
                 return False
@@ -376,43 +340,32 @@ class Keyed(Generic[K, V]):
             member = self._kept.get(key)
             if member is None or member._node is not node:  # another thread was faster
                 return False
-            counted = None if self._watch is None else member._totals().past
-            there, gone = ref(member), False
-            try:
-                del self._kept[key]
-                gone = _OWNED_BY_THREADS and sys.getrefcount(member) <= _references()
-                del member
-            finally:  # a caller may still hold it, or a signal handler raised
-                held = None if gone else there()
-                if held is not None:
-                    self._kept[key] = held
-            if held is not None:
+            del self._kept[key]  # first: from now on nobody gets hold of it
+            if sys.getrefcount(member) > _ALONE:
+                self._kept[key] = member
                 return False
-            if self._watch is not None and counted is not None:
-                self._watch.past += counted
+            if self._watch is not None:
+                self._watch.past += member._totals().past
         node.dismiss()
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
             node.tree.after(partial(emit, Event("evicted", node.name, key=key), self._on_event))
         return True
 
 
-_OWNED_BY_THREADS = "free-threading build" in sys.version
-"""Whether an object that nothing refers to may live until the thread that made it frees it, so that only a count tells."""
-
-
 def _references() -> int:
-    """What `sys.getrefcount` returns for an object to which one variable refers."""
     member = object()
     return sys.getrefcount(member)
 
 
+_ALONE = _references()
+"""What `sys.getrefcount` returns for an object to which one variable refers."""
 _lock = RLock()
 """Held while the keys of any change. It may be taken in a decision, so nobody who holds it asks for one."""
 _made = Condition(_lock)
 """Told when a key was made."""
-_making: dict[tuple[Keyed[Any, Any], Any], int] = {}
+_making: dict[tuple[Any, ...], int] = {}
 """Keys whose functions are running, and in which thread."""
-_wanted: dict[int, tuple[Keyed[Any, Any], Any]] = {}
+_wanted: dict[int, tuple[Any, ...]] = {}
 """Of threads that wait for a key that another is making: that key, and whose it is."""
 
 

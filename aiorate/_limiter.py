@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._slots import Slot
     from aiorate._spec import RateSpec
-    from aiorate._tree.tree import Tree
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -70,7 +69,7 @@ class Limiter(Base, Block[float]):
     A limiter cannot be copied or pickled, because the copy would grant the same permits again.
     """
 
-    __slots__ = ("_meter",)
+    __slots__ = ()
     _NAME = "Limiter"
 
     def __init__(
@@ -91,22 +90,6 @@ class Limiter(Base, Block[float]):
             raise TypeError(f"Limiter(precise) must be True or False, not {type(precise).__name__}.")
         scheduler = strategy_of("Limiter()", rate)
         super().__init__(scheduler, catch_up, max_waiting, max_concurrency, precise, scope, clock, name, on_event, on_wait)
-        self._meter = self._node.meter
-
-    @classmethod
-    def _of_key(
-        cls,
-        rate: object,
-        name: str | None,
-        on_event: Callable[[Event], object] | None,
-        scope: Literal["loop", "process"],
-        tree: Tree | None,
-    ) -> Limiter:
-        """A plain one in a tree that there is already; None: in one of its own."""
-        limiter = cls.__new__(cls)
-        Base.__init__(limiter, strategy_of("Limiter()", rate), 0.02, None, None, False, scope, None, name, on_event, None, tree)
-        limiter._meter = limiter._node.meter
-        return limiter
 
     # Asking.
 

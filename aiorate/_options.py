@@ -32,9 +32,9 @@ def check_options(of: str, max_waiting: object, clock: object, name: object, on_
     if name is not None and not isinstance(name, str):
         raise TypeError(f"{of}(name) must be text, not {kind_of(name)}.")
     if on_event is not None:
-        _check_plain(f"{of}(on_event) must be a plain function of an aiorate.Event", on_event)
+        check_callback(f"{of}(on_event)", on_event, "Event")
     if on_wait is not None:
-        check_on_wait(of, on_wait)
+        check_callback(f"{of}(on_wait)", on_wait, "Waited")
 
 
 def check_scope(of: str, scope: object) -> None:
@@ -50,24 +50,12 @@ def check_same_scope(what: str, of: str, process: bool, threads: bool) -> None:
         raise ValueError(f"{what}: this has scope={own!r}, and the {of} scope={other!r}. Create both with the same scope.")
 
 
-def check_on_wait(call: str, on_wait: object) -> None:
-    """Raise TypeError, which names the ``call``, for anything but a plain function."""
-    _check_plain(f"{call}(on_wait) must be a plain function of an aiorate.Waited", on_wait)
+def check_callback(what: str, function: object, told: str) -> None:
+    """Raise TypeError that begins with ``what`` for anything but a plain function: nobody would await an async one."""
+    from inspect import iscoroutinefunction
 
-
-def _check_plain(must: str, function: object) -> None:
-    from inspect import isasyncgenfunction, iscoroutinefunction
-
-    call_of = type(function).__call__ if callable(function) else None  # that of an object with a method __call__
-    given = kind_of(function)
-    if any(kind(each) for kind in (iscoroutinefunction, isasyncgenfunction) for each in (function, call_of)):
-        given = "an async function, which nobody would await"
-    elif call_of is not None and not isinstance(function, type):
-        return
-    raise TypeError(f"{must}, such as print, not {given}.")
-
-
-_WRITE = "Write one list of rates and strategies: ['10/s', '500/min']."
+    if not callable(function) or any(map(iscoroutinefunction, (function, type(function).__call__))) or isinstance(function, type):
+        raise TypeError(f"{what} must be a plain function of an aiorate.{told}, such as print, not {kind_of(function)}.")
 
 
 def is_list(limits: object) -> TypeGuard[Sequence[object]]:
@@ -97,17 +85,17 @@ def strategy_of(call: str, limit: object) -> Scheduler:
 def each_of(call: str, limits: Sequence[object], read: Callable[[object], T]) -> list[T]:
     """What ``read`` makes of each limit. Raises TypeError or ValueError, for an empty list and for what it refuses."""
     if not limits:
-        raise ValueError(f"{call} takes one limit, or a list of one or more. {_WRITE}")
-    return [_read(f"{call}: in the list of limits, number {number}", limit, read) for number, limit in enumerate(limits, 1)]
-
-
-def _read(what: str, limit: object, read: Callable[[object], T]) -> T:
-    if is_list(limit):
-        raise TypeError(f"{what} is a {kind_of(limit)}. {_WRITE}")
-    try:
-        return read(limit)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{what}: {error}") from error
+        raise ValueError(f"{call} takes one limit, or a list of one or more, such as ['10/s', '500/min'].")
+    made = []
+    for number, limit in enumerate(limits, 1):
+        what = f"{call}: in the list of limits, number {number}"
+        if is_list(limit):
+            raise TypeError(f"{what} is a {kind_of(limit)}. Write one list of rates and strategies.")
+        try:
+            made.append(read(limit))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{what}: {error}") from error
+    return made
 
 
 def check_unshared(node: Node, shared: object) -> None:

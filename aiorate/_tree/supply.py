@@ -205,6 +205,16 @@ class Supply(Timeline):
             node.begun = True
             node = node.above
 
+    def begin(self) -> bool:
+        """Open the meter of a limit that nobody has asked yet, if its tree is in use; returns whether it did."""
+        loop = self.tree.loop
+        if self.begun or loop is None or self.tree.threads:
+            return False
+        self.follow(loop.read)
+        self.permitted.peek(1, self.now())  # the schedule begins
+        self.open_meter()
+        return self.meter.until > 0
+
     def take(self, permits: Permits, since: int | None = None) -> tuple[int, tuple[tuple[Self, Permits, int], ...]] | None:
         """Take the permits here and above, or nowhere, if nobody is in line and they are due. ``since`` when they are wanted: now.
 
