@@ -50,12 +50,12 @@ class FileSession(Talk):
             return False
         if waits or self._lease:
             self._ask(now, self._lack())
-            if waits and pool.unit and pool.look_at is None and pool.usable(need, now) < need:  # the first gathers more
+            if waits and pool.unit and pool.look_at is None and pool.usable(need[0], now) < need[0]:  # the first gathers more
                 pool.look_at = now + self._horizon // 2
         elif not pool.unit:
-            self._ask(now, [(1, pool.lacking)], within=0.0)
+            self._ask(now, [(1, need)], within=0.0)
         else:
-            lacks = need - pool.usable(need, now) if pool.hand.count else need
+            lacks = need[0] - pool.usable(need[0], now) if pool.hand.count else need[0]
             if lacks > 0 and (len(pool.parts) > 1 or self.busy or not self._take_now(now, lacks)):
                 self._ask(now, [(lacks, (1,) * len(pool.parts))], within=0.0)
         return False

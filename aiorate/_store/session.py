@@ -182,7 +182,11 @@ class StoreSession(Talk):
         ready = pool.usable(first if isinstance(first, int) else 1, now)
         if isinstance(first, int) and pool.unit and ready < first:
             ready = hand.count - hand.by(now)
-        if 2 * ready > self._came and hand.last_due() > now + self._took and (pool.unit or not (pool.calendar or pool.lacks(first, now))):
+        if (
+            2 * ready > self._came
+            and hand.last_due() > now + pool.answer_ns
+            and (pool.unit or not (pool.calendar or pool.lacks(first, now)))
+        ):
             return True
         return not (pool.unit or self._uncovered(now))
 
@@ -222,7 +226,7 @@ class StoreSession(Talk):
             pool.outage, pool.error = "", None
         else:
             self._lost_at = None
-        pool.asked_at = None
+        pool.asked = False
         first = self._first()
         if first and pool.lacks(first, node.now()):
             node.changed()  # nothing is on its way that would wake it
@@ -243,7 +247,7 @@ class StoreSession(Talk):
         windows = 0 if pool.calendar is None else 1
         answer = read_answer(reply, len(sent.parts) - windows, windows, [n for n, _ in sent.runs], sent.whole)
         took = max(min(received - sent.at, _LONGEST_ANSWER_NS), 1)
-        self._took = pool.answer_ns = (3 * self._took + took) // 4 if self._took else took
+        pool.answer_ns = (3 * pool.answer_ns + took) // 4 if self._told else took
         self._clock = int(answer.numbers[1 if answer.value else 0]) * US - (sent.at + received) // 2
         if self._local is not None:
             pool.clear()  # what was booked here counts no longer
@@ -294,7 +298,7 @@ class StoreSession(Talk):
                 return
             self._degraded = True
             node.tell(Event("degraded", node.name, source=f"{said(cause).rstrip('.')}; on_unavailable={policy!r}"))
-        pool.asked_at = None  # to hear whether slots are still wanted
+        pool.asked = False  # to hear whether slots are still wanted
         if pool.outage:
             return
         pool.unanswered()
@@ -408,7 +412,7 @@ class StoreSession(Talk):
             pool.give_up(None, node.now())
         if waits and node.paused:
             self._tell()
-        elif pool.asked_at is not None or (pool.hand.count and not pool.unit):  # the next question tells of them
+        elif pool.asked or (pool.hand.count and not pool.unit):  # the next question tells of them
             self._later(FLUSH_NS)
         elif any(pool.corrections):
             self._tell()

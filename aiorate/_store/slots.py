@@ -167,12 +167,15 @@ class Hand:
         return runs
 
     def remove(self, count: int) -> None:
-        """Remove so many of the first run."""
-        run = self.runs[0]
-        run.skip(count)
+        """Remove the first ones."""
         self.count -= count
-        if not run.left:
-            del self.runs[0]
+        while count:
+            run = self.runs[0]
+            some = min(count, run.left)
+            run.skip(some)
+            if not run.left:
+                del self.runs[0]
+            count -= some
 
     def lapsed(self, now: int) -> int:
         """How many slots have lapsed."""
@@ -207,18 +210,10 @@ class Hand:
                 return at, run
         return at, None
 
-    def uncovered(self, needs: Sequence[tuple[int, ...]], now: int) -> list[tuple[int, ...]]:
-        """Those requests, of a line in that order, for which there are not enough slots in hand."""
-        slots = [run.amounts for run in self.runs for _ in range(run.left - run.lapsed(now))]
-        i, have = 0, [0] * len(needs[0]) if needs else []
-        for place, need in enumerate(needs):
-            while any(own < of for own, of in zip(have, need, strict=True)):
-                if i == len(slots):
-                    return list(needs[place:])
-                have = [own + of for own, of in zip(have, slots[i], strict=True)]
-                i += 1
-            have = [own - of for own, of in zip(have, need, strict=True)]
-        return []
+    def amounts(self, dimensions: int, now: int) -> list[int]:
+        """The sum of each dimension, but for slots that have lapsed."""
+        left = [(run.left - run.lapsed(now), run.amounts) for run in self.runs]
+        return [sum([count * amounts[j] for count, amounts in left]) for j in range(dimensions)]
 
 
 def _due(run: Run) -> int:

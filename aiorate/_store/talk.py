@@ -36,7 +36,7 @@ US, MS = 1_000, 1_000_000  # ns
 FLUSH_NS = 50 * MS  # after which the store hears what came back, if no question is to be expected
 _RECHECK_NS = NS_PER_SECOND  # how often a process in which a request waits asks whether a pause goes on
 _PORTION = 500  # slots in one question, if a horizon has fewer: the loop wakes as many waiters before slots lapse
-_CHUNK = 16  # requests of a budget like the first in line, whose time is the horizon if the one given is longer
+_CHUNK = 12  # requests of a budget like the first in line, whose time is the horizon if the one given is longer
 _SHORTEST_US = 20_000  # of such a horizon
 _SOONEST_NS, _LATEST_NS = 20 * MS, 250 * MS  # after which to ask again for a reservation that was not booked
 _RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a window that is used up: permits may come back
@@ -75,11 +75,10 @@ class Talk(Provider):
         self._node, self._pool = node, pool
         self._horizon, self._lease, self._slack = max(horizon, lease), lease, slack
         self._paused: bool = False  # whether the store pauses all processes
-        self._took: int = 0  # how long an answer takes, smoothed; 0: none was measured
         self._edges: tuple[object, list[int]] = (None, [])  # of windows; Unix times in ns, of that rate
         self._use: tuple[int, int] = (-MOST_NS, 0)  # when the present measurement of use began, and the permits spent until then
         pool.patient = node.above is not None
-        pool.link = node.provider = self
+        pool.wanted, pool.corrected, node.provider = self.wanted, self.corrected, self
         self.forked()
         _talks.add(self)
 
@@ -109,7 +108,13 @@ class Talk(Provider):
         pool, line, first = self._pool, self._node.line, self._node.first()
         below = sorted([limit for _, limit in line.below()], key=lambda limit: limit is not first)
         waiting = chain([limit.stood for limit in below], (permits for ticket, permits, _ in line if not ticket.cancelled()))
-        return pool.hand.uncovered([*islice((need for permits in waiting if any(need := pool.need(permits))), 2 * MOST_RUNS)], now)
+        needs = [*islice((need for permits in waiting if any(need := pool.need(permits))), 2 * MOST_RUNS)]
+        have = pool.hand.amounts(len(pool.parts), now)
+        for place, need in enumerate(needs):
+            have = [own - of for own, of in zip(have, need, strict=True)]
+            if min(have) < 0:
+                return needs[place:]
+        return []
 
     def _lack(self) -> Runs:
         """The runs to ask for: those of the requests in line, and with a lease of those to come."""
@@ -131,15 +136,16 @@ class Talk(Provider):
         The measurement begins after the permits of the first question: a process that makes one request in a while takes nothing ahead.
         """
         pool, lease, reading, (since, before) = self._pool, self._lease, self._node.read(), self._use
+        refused = pool.refused[0] if pool.refused else 0
         age, used = reading - since, max(pool.spent - before, 0)
         if age >= 3 * lease:
             age, used = 0, 0
-            self._use = reading, pool.spent + (first or pool.refused)
+            self._use = reading, pool.spent + (first or refused)
         elif age >= 2 * lease:
             age, used = lease, used * lease // age
             self._use = reading - lease, pool.spent - used
         expected = min(used * lease // max(age, lease), pool.rate.permits_in(lease))
-        return expected if waiting else max(expected, pool.refused)  # a request was refused and does not wait
+        return expected if waiting else max(expected, refused)  # a request was refused and does not wait
 
     # The question.
 
@@ -171,21 +177,21 @@ class Talk(Provider):
         )
         corrected = zip(pool.parts, pool.corrections, strict=True)
         rows = [row(part, more - gone, self._windows(part, unix)) for part, more in corrected]
-        pool.corrections, pool.oldest, pool.refused = [0] * len(pool.parts), None, 0
+        pool.corrections, pool.oldest, pool.refused = [0] * len(pool.parts), None, None
         return numbers_of(question, rows, runs)
 
     def _question(self, runs: Runs, within: float) -> Question:
-        pool, horizon, reach, took = self._pool, self._horizon / US, MOST, self._took / US
+        pool, horizon, reach, took = self._pool, self._horizon / US, MOST, self._pool.answer_ns
         if not pool.unit and pool.calendar is None:  # a budget books no longer ahead than some requests like the first take
             costs = [min(part.time_of(of), MOST_NS) / US for _, need in runs[:1] for of, part in zip(need, pool.parts, strict=True)]
             horizon = min(horizon, max(_CHUNK * max(costs, default=0.0), _SHORTEST_US))
-            reach = max(horizon, took)
+            reach = max(horizon, took / US)
         return Question(
             horizon=horizon,
             reach=reach,
             within=within,
             client=self._number,
-            took=took or -1.0,
+            took=took / US if took > 1 else -1.0,
             seat=self._seat,
             margin=self._slack / US,
         )
