@@ -12,7 +12,6 @@ from collections import deque
 from math import ceil
 from typing import TYPE_CHECKING
 
-from aiorate._rate import Rate
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_give_back, check_permits, check_window
 from aiorate._store.slots import MOST_NS, Hand, Level, Part, Run, check_memory
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aiorate._errors import EngineUnavailable
+    from aiorate._rate import Rate
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.calendar_window import CalendarWindow
 
@@ -45,49 +45,35 @@ class Pool(Scheduler):
     def __init__(self, parts: Sequence[Part], unit: bool, late: int, eager: bool = True) -> None:
         self.parts: tuple[Part, ...] = tuple(parts)
         """Its dimensions; another tuple once a rate is changed."""
-        self.calendar: CalendarWindow | None = parts[0].calendar
-        """The calendar of its windows; None: it is paced."""
+        self.calendar: CalendarWindow | None = parts[0].calendar  # of its windows; None: it is paced
         self.max_permits = None if self.calendar is None else parts[0].burst
         self.unit: bool = unit
-        """Whether its slots are single permits."""
         self._late: int = late
         self._eager: bool = eager
         self.rate = max(parts, key=lambda part: part.rate.period_ns / part.rate.permits).rate if unit else parts[0].rate
         self._receipts: bool = True
         self.hand: Hand = Hand()
-        """What is in hand."""
         self._granted: deque[tuple[int, int, int]] = deque()  # the latest grants: when, and when their slots were due and how late
         self._free: int = -MOST_NS  # until when grants were made that nobody counts
-        self.asks_below: int = -1
-        """Slots are wanted as soon as a grant leaves so many or fewer; -1: only when a request is refused."""
-        self.levels: Sequence[Level | None] = [None] * len(parts)
-        """What the store said last of each dimension; None: nothing."""
-        self.corrections: list[int] = [0] * len(parts)
-        """What the store has yet to hear: permits that were used without slots, less those that come back."""
-        self.oldest: int | None = None
-        """The first instant of a grant of which something comes back by these; None: nothing does."""
-        self.asked: bool = False
-        """Whether slots are on their way."""
-        self.look_at: int | None = None
-        """Before that instant the store has nothing for the first in line; None: ask it."""
-        self.answer_ns: int = 1
-        """How long an answer of the store takes, smoothed; 1: it was not measured."""
-        self.spent: int = 0
-        """Permits granted in all."""
-        self.refused: tuple[int, ...] | None = None
-        """What the last request needed for which there were not enough; None: another one was granted since."""
-        self.patient: bool = False
-        """Whether the first in line keeps its slots while another limit is asked after this one."""
-        self.outage: str = ""
-        """The policy in force while the store does not answer."""
-        self.error: EngineUnavailable | None = None
-        """For those who ask meanwhile, if the policy is ``"raise"``."""
-        self.waits_for: int = 0
-        """The place of the dimension that the last request without a slot waits for."""
-        self.wanted: Callable[[int], bool] = _nobody
-        """Told that slots may be wanted at an instant. Returns whether they are on their way then."""
-        self.corrected: Callable[[bool], object] = _nobody
-        """Told that the store has something to hear: permits that were used without slots, or that come back. True: at once."""
+        self.spent: int = 0  # permits granted in all
+        self.refused: tuple[int, ...] | None = None  # the need of the last request that lacked slots; None: another was granted since
+        self.waits_for: int = 0  # the place of the dimension that the last request without a slot waits for
+
+        # What the store has yet to hear.
+        self.corrections: list[int] = [0] * len(parts)  # permits that were used without slots, less those that come back
+        self.oldest: int | None = None  # the first instant of a grant of which something comes back; None: nothing does
+
+        # Set by whoever fills it.
+        self.wanted: Callable[[int], bool] = _nobody  # told that slots may be wanted; whether they are on their way then
+        self.corrected: Callable[[bool], object] = _nobody  # told that the store has something to hear; True: at once
+        self.levels: Sequence[Level | None] = [None] * len(parts)  # what the store said last of each dimension; None: nothing
+        self.asked: bool = False  # whether slots are on their way
+        self.look_at: int | None = None  # before that instant the store has nothing for the first in line; None: ask it
+        self.asks_below: int = -1  # slots are wanted once a grant leaves so few; -1: only when a request is refused
+        self.answer_ns: int = 1  # how long an answer of the store takes, smoothed; 1: it was not measured
+        self.patient: bool = False  # whether the first in line keeps its slots while another limit is asked after this one
+        self.outage: str = ""  # the policy in force while the store does not answer
+        self.error: EngineUnavailable | None = None  # for those who ask meanwhile, if that is "raise"
 
     def need(self, permits: Permits) -> tuple[int, ...]:
         """The amounts of a request, as slots have them."""
@@ -113,18 +99,12 @@ class Pool(Scheduler):
     def run(self, n: int, place: int, starts: list[float], need: tuple[int, ...], parts: Sequence[Part], now: int) -> Run:
         """Slots that begin so many us after ``now``: the first of them, and by each rate."""
         first, *times = [now + ceil(us * _US) for us in starts]
-        if len(parts) == 1:  # as most have
-            rate = parts[0].rate
-            step = rate.permits, rate.period_ns * need[0]
-            return Run((1,) if self.unit else need, n, first, times, (step,), self.late_of(need), place - 1, 0)
         paced = [(at, of, j) for j, (at, of) in enumerate(zip(times, need, strict=True)) if of]
         steps = [(parts[j].rate.permits, parts[j].rate.period_ns * of) for _, of, j in paced]
-        slowest = max(paced, key=lambda each: parts[each[2]].time_of(each[1]))[2]
-        if self.unit:  # single permits are as late as those of the rates that rule at the ends
+        slowest, late = max(paced, key=lambda each: parts[each[2]].time_of(each[1]))[2], self.late_of(need)
+        if self.unit and len(parts) > 1:  # single permits are as late as those of the rates that rule at the ends
             ends = [at + parts[j].time_of(n - 1) for at, _, j in paced]
             late = min(self.late_of(need, times.index(max(times))), self.late_of(need, ends.index(max(ends))))
-        else:
-            late = self.late_of(need)
         return Run((1,) if self.unit else need, n, first, [at for at, _, _ in paced], steps, late, place - 1, slowest)
 
     def clear(self) -> list[Run]:
@@ -328,15 +308,13 @@ class Pool(Scheduler):
         part = self.parts[0]
         if len(self.parts) > 1:
             raise RuntimeError("set_rate(): cannot change one of several rates. Create a new limiter of the same name with other rates.")
-        if part.calendar is None:
-            check_memory("set_rate()", rate := Rate.of(rate), part.burst)
-            self.parts = (Part(rate, part.burst),)
-        else:
+        burst = part.burst
+        if part.calendar is not None:
             part.calendar.set_rate(rate, now)
             rate = part.calendar.rate
-            self.parts = (Part(rate, rate.permits, part.calendar),)
-            self.max_permits, self.look_at = rate.permits, None
-        self.rate = rate
+            self.max_permits, self.look_at, burst = rate.permits, None, rate.permits
+        check_memory("set_rate()", rate, burst)
+        self.parts, self.rate = (part._replace(rate=rate, burst=burst),), rate
 
     def shift(self, ns: int) -> None:
         """Follow a pause: the limiter's time stood still for ``ns``, and the store's did not."""

@@ -5,9 +5,10 @@ The wall clock of this machine decides nothing: the store says what time it is, 
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any
 
-from aiorate._errors import EngineUnavailable
+from aiorate._errors import EngineUnavailable, WaitTooLong
 from aiorate._events import Event
 from aiorate._loops.table import running_loop
 from aiorate._rate import NS_PER_SECOND, ns_to_seconds
@@ -16,12 +17,10 @@ from aiorate._store.failures import Refusal, said, said_by_server
 from aiorate._store.script import FORM, MOST_RUNS, pack, read_answer
 from aiorate._store.talk import FLUSH_NS, US, Sent, Talk
 from aiorate._store.twin import Local
-from aiorate._tree.refusals import Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate._errors import LimiterClosed, WaitTooLong
     from aiorate._schedulers.amounts import Permits
     from aiorate._store.client import StoreClient
     from aiorate._store.options import Terms
@@ -32,31 +31,15 @@ if TYPE_CHECKING:
     from aiorate._tree.limit import Limit
     from aiorate._tree.line import Request
     from aiorate._tree.node import Taken
+    from aiorate._tree.refusals import Refusals
 
 
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
 _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
-_SINCE = 1 << 190  # since when they stand in line, and the ns that they may wait: later than any instant
+_SINCE = 1 << 190  # since when they stand in line: later than any instant
 _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
 _LATEST_UNIX_NS = 10**19  # the year 2286
-
-
-class _Once(Refusals):
-    """The errors of others, for a request that asks once, with the ns that it may wait."""
-
-    __slots__ = ("_limit", "_of")
-
-    def __init__(self, of: Refusals, limit: int) -> None:
-        self._of, self._limit = of, limit
-
-    def closed(self) -> LimiterClosed:
-        return self._of.closed()
-
-    def too_long(self, permits: Permits, limit: int, wait: int | None) -> WaitTooLong:
-        return self._of.too_long(permits, self._limit, wait)
-
-    overdue = too_long  # type: ignore[assignment]  # the names of its arguments differ
 
 
 class StoreSession(Talk):
@@ -348,15 +331,24 @@ class StoreSession(Talk):
     async def take_once(self, permits: Permits, limit: int) -> tuple[int, Taken]:
         """Take the permits if they are due. Returns the ns waited for the answer, and what was taken. Raises the error otherwise."""
         node = self._node
-        ticket, _, asked, taken = node.ask(permits, _ONCE_NS, self, _Once(self._refusals, limit), _SINCE + limit)
-        if ticket is None:
-            return 0, taken
-        waited, _, taken = await node.wait(ticket, permits, asked)
+        try:
+            ticket, _, asked, taken = node.ask(permits, _ONCE_NS, self, self._refusals, _SINCE)
+            if ticket is None:
+                return 0, taken
+            waited, _, taken = await node.wait(ticket, permits, asked)
+        except WaitTooLong as error:
+            raise self._too_long(error, permits, limit) from None
         return waited, taken
 
     def take_once_blocking(self, permits: Permits, limit: int) -> tuple[int, Taken]:
         """As `take_once`, in a thread without an event loop, which it blocks."""
-        return self._node.wait_blocking(permits, _ONCE_NS, self, _Once(self._refusals, limit), _SINCE + limit)
+        try:
+            return self._node.wait_blocking(permits, _ONCE_NS, self, self._refusals, _SINCE)
+        except WaitTooLong as error:
+            raise self._too_long(error, permits, limit) from None
+
+    def _too_long(self, error: WaitTooLong, permits: Permits, limit: int) -> WaitTooLong:
+        return self._refusals.too_long(permits, limit, None if error.wait == inf else round(error.wait * NS_PER_SECOND))
 
     def check(self, permits: Permits, refusals: Refusals) -> None:
         """Before such a request stands in line: raise its error if there will be no answer."""
@@ -378,7 +370,7 @@ class StoreSession(Talk):
         """Those are not granted; by default, all in line."""
         requests = self._in_line() if requests is None else requests
         if requests:
-            self._node.expire([(ticket, permits, 0, _Once(self._refusals, since - _SINCE)) for ticket, permits, since in requests])
+            self._node.expire([(ticket, permits, 0, self._refusals) for ticket, permits, _ in requests])
 
     def _end(self, answer: Answer | None) -> None:
         """After an answer to a question for them alone, or to one for all in line, which granted none of them: None.
@@ -389,16 +381,14 @@ class StoreSession(Talk):
         node, asked = self._node, self._asked
         over = asked if answer is None else [request for request, run in zip(asked, answer.runs, strict=False) if not run[0]]
         for request in self._in_line():
-            ticket, permits, since = request
+            ticket, permits, _ = request
             if ticket.done():
                 continue
             lacks = self._pool.lacks(permits, node.now())
             if request in over and (lacks or answer is not None):
                 self._refuse([request])
             elif not lacks:
-                node.tree.agenda.limit_wait(
-                    node, node.read() + self._slack, (ticket, permits, self._slack, _Once(self._refusals, since - _SINCE))
-                )
+                node.tree.agenda.limit_wait(node, node.read() + self._slack, (ticket, permits, self._slack, self._refusals))
 
     # Later.
 

@@ -50,12 +50,9 @@ class Part(NamedTuple):
 class Level(NamedTuple):
     """What the store said last of a dimension: instants in ns."""
 
-    full: int
-    """When the bucket is full again, if nobody takes anything."""
-    used: int = 0
-    """Of a window: permits that are taken, ..."""
-    ends: int = 0
-    """... and when it ends; 0: it is a bucket."""
+    full: int  # when the bucket is full again, if nobody takes anything
+    used: int = 0  # of a window: permits that are taken
+    ends: int = 0  # when it ends; 0: it is a bucket
 
     def due(self, part: Part, own: int, ahead: int, unit: bool, now: int) -> int:
         """When a request for ``own`` permits is due, with others ahead of it that need so many. Slots are gathered if ``unit``."""

@@ -48,21 +48,14 @@ Runs = list[tuple[int, tuple[int, ...]]]
 class Sent(NamedTuple):
     """A question that is not answered yet."""
 
-    at: int
-    """The reading when it was asked, ..."""
-    now: int
-    """... and the limit's time."""
+    at: int  # the reading when it was asked
+    now: int  # the limit's time then
     runs: Runs
-    parts: tuple[Part, ...]
-    """By which it was asked."""
-    whole: bool
-    """Whether requests are granted whole or not at all."""
-    more: Sequence[int] = ()
-    """The corrections that it tells, ..."""
-    oldest: int | None = None
-    """... and since when."""
-    news: tuple[int, ...] = ()
-    """What it tells of pauses."""
+    parts: tuple[Part, ...]  # by which it was asked
+    whole: bool  # whether requests are granted whole or not at all
+    more: Sequence[int] = ()  # the corrections that it tells
+    oldest: int | None = None  # since when
+    news: Sequence[int] = ()  # what it tells of pauses
 
 
 class Talk(Provider):
@@ -168,33 +161,23 @@ class Talk(Provider):
         """
         pool, reading, now = self._pool, self._node.read(), self._node.now()
         news, self._news = self._news[:1], self._news[1:]
-        self._sent = Sent(reading, now, runs, pool.parts, within >= 0, pool.corrections, pool.oldest, tuple(news))
-        question = self._question(runs, within)._replace(
-            pause=(news[0] and news[0] - reading) / US if news else -1.0,
-            age=age,
-            oldest=0.0 if pool.oldest is None else max(now - pool.oldest - _ROUGHLY_NS, 0) / US,
-            gone=int(gone > 0),
-        )
+        self._sent = Sent(reading, now, runs, pool.parts, within >= 0, pool.corrections, pool.oldest, news)
+        pause = (news[0] and news[0] - reading) / US if news else -1.0
+        oldest = 0.0 if pool.oldest is None else max(now - pool.oldest - _ROUGHLY_NS, 0) / US
+        question = self._question(runs, within, pause, age, oldest, int(gone > 0))
         corrected = zip(pool.parts, pool.corrections, strict=True)
         rows = [row(part, more - gone, self._windows(part, unix)) for part, more in corrected]
         pool.corrections, pool.oldest, pool.refused = [0] * len(pool.parts), None, None
         return numbers_of(question, rows, runs)
 
-    def _question(self, runs: Runs, within: float) -> Question:
+    def _question(self, runs: Runs, within: float, pause: float = -1.0, age: float = 0.0, oldest: float = 0.0, gone: int = 0) -> Question:
         pool, horizon, reach, took = self._pool, self._horizon / US, MOST, self._pool.answer_ns
         if not pool.unit and pool.calendar is None:  # a budget books no longer ahead than some requests like the first take
             costs = [min(part.time_of(of), MOST_NS) / US for _, need in runs[:1] for of, part in zip(need, pool.parts, strict=True)]
             horizon = min(horizon, max(_CHUNK * max(costs, default=0.0), _SHORTEST_US))
             reach = max(horizon, took / US)
-        return Question(
-            horizon=horizon,
-            reach=reach,
-            within=within,
-            client=self._number,
-            took=took / US if took > 1 else -1.0,
-            seat=self._seat,
-            margin=self._slack / US,
-        )
+        far = took / US if took > 1 else -1.0
+        return Question(pause, horizon, reach, within, age, self._number, oldest, far, self._seat, gone, self._slack / US)
 
     def _windows(self, part: Part, unix: int) -> list[int]:
         """The edges of the present window and of the next two; Unix times in ns."""
