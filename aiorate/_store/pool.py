@@ -338,12 +338,6 @@ class Pool(Scheduler):
             for own, ahead, part, level in zip(need, before, self.parts, self.levels, strict=True)
         ]
 
-    def last(self, permits: Permits, now: int) -> int | None:
-        """The place of the dimension that is due last; None: all are due now."""
-        need = self.need(permits)
-        dues = self._dues(need, [0] * len(need), now)
-        return dues.index(max(dues)) if max(dues) > now else None
-
     def _quotas(self) -> list[tuple[int, Rate]]:
         """The burst of each rate, of all processes together."""
         return [(part.burst, part.rate) for part in self.parts]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate._rate import NS_PER_SECOND, Rate, ceil_div
@@ -125,9 +125,7 @@ class Run:
 
     def lapsed(self, now: int) -> int:
         """How many of these have lapsed."""
-        if now <= self.due + self.late:
-            return 0
-        return bisect_left(range(self.n), now - self.late, self.i, key=self.at) - self.i
+        return 0 if now <= self.due + self.late else self.by(now - self.late - 1)
 
     def needed(self, have: Sequence[int], need: Sequence[int]) -> int:
         """How many of these a request needs that has so much already; very many if they do not help."""
@@ -177,9 +175,7 @@ class Hand:
     def lapsed(self, now: int) -> int:
         """How many slots have lapsed."""
         runs = self.runs
-        if not runs or now <= runs[0].due + runs[0].late:
-            return 0
-        return sum([run.lapsed(now) for run in runs])
+        return sum([run.lapsed(now) for run in runs]) if runs and now > runs[0].due + runs[0].late else 0
 
     def by(self, instant: int) -> int:
         """How many slots are due by that instant."""
@@ -228,5 +224,4 @@ def check_memory(call: str, rate: Rate, burst: int) -> None:
 def check_pause(ns: int) -> None:
     """Raise ValueError unless a store can count how long that pause takes."""
     if ns > MOST_NS:
-        seconds, longest = ns // NS_PER_SECOND, MOST_NS // NS_PER_SECOND
-        raise ValueError(f"pause({seconds}): a limit in a store is paused for at most {longest} seconds, which are 317 years.")
+        raise ValueError(f"pause({ns // NS_PER_SECOND}): a limit in a store is paused for at most 317 years.")
