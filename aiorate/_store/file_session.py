@@ -79,9 +79,7 @@ class FileSession(Talk):
     def _ask(self, now: int, runs: Runs, within: float = -1.0, gone: int = 0) -> None:
         """Ask for these, and tell what is untold; see `Talk._ask_for`. Raises EngineUnavailable."""
         pool, node, record, asked = self._pool, self._node, self._record, self._unix(now)
-        numbers = self._ask_for(runs, within, asked - record.heard, int(asked * US), gone)
-        sent = self._sent
-        assert sent is not None
+        sent, numbers = self._ask_for(runs, within, asked - record.heard, int(asked * US), gone)
 
         def decide(kept: Value | None, at: float) -> tuple[Answer, Value | None, float]:
             found = Answering(at, numbers, kept, record.told, gone > 0 and kept == record.told)
@@ -90,16 +88,14 @@ class FileSession(Talk):
 
         try:
             answer = self._file.ask(record, asked, decide, patient=not node.line.is_waited_in)
-        except Busy as busy:
-            self._unanswered(nothing=True)
-            pool.look_at = node.now() + busy.again
+        except (Busy, EngineUnavailable) as error:
+            self._take_back(sent, nothing=True)
+            if not isinstance(error, Busy):
+                raise
+            pool.look_at = node.now() + error.again
             if self.busy:
                 self._later(FLUSH_NS)
             return
-        except EngineUnavailable:
-            self._unanswered(nothing=True)
-            raise
-        self._sent = None
         _, at, hush, *_ = answer.numbers
         self._book(answer, sent, now if sent.whole else now + ceil((at - asked) * US))
         self._follow(hush)
@@ -129,9 +125,6 @@ class FileSession(Talk):
     def look(self) -> None:
         self._tell()
         self._node.changed()
-
-    def corrected(self, at_once: bool) -> None:
-        self._tell()
 
     def pausing(self, ns: int) -> None:
         """Raises EngineUnavailable for a file that cannot be used: then there is no pause."""

@@ -55,6 +55,7 @@ class StoreSession(Talk):
         self.client: StoreClient | None = None
         """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
         self._source, self._terms, self._refusals = source, terms, refusals
+        self._sent: Sent | None = None  # the question under way
         self._told: str = ""  # the value of the key when the store answered last, ...
         self._told_at: int = 0  # ... and the reading then
         self._clock: int | None = None  # what the store's clock is ahead of readings; None: it has not said
@@ -98,13 +99,6 @@ class StoreSession(Talk):
             self._book(local.ask(self._question(runs, within), runs, sent.at), sent, sent.now)
         self._end(None)
 
-    def corrected(self, at_once: bool) -> None:
-        """The store has something to hear: permits that were used without slots, or that come back."""
-        if at_once:
-            self._tell()
-        else:
-            self._later(FLUSH_NS)
-
     @property
     def state(self) -> str:
         return "degraded" if self._degraded else "shared"
@@ -124,7 +118,17 @@ class StoreSession(Talk):
 
     def forked(self) -> None:
         super().forked()
-        self.client = None
+        self.client = self._sent = None
+
+    @property
+    def busy(self) -> bool:
+        return self._sent is not None or super().busy
+
+    def _unanswered(self, nothing: bool = False) -> None:
+        """The question under way, if there is one, has no answer."""
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            self._take_back(sent, nothing)
 
     def _forget(self) -> None:
         """No client asks any more."""
@@ -192,7 +196,7 @@ class StoreSession(Talk):
         runs, within = ([], -1.0) if closed or node.held_at is not None else self._wants()
         gone = self._pool.give_up(self._tail, node.now()) if closed else 0
         probes = self._degraded and reading - self._wanted_at < _INTEREST_NS
-        if not (self._untold() or runs or gone or probes or (node.held_at is not None and node.first() is not None)):
+        if not (super().busy or runs or gone or probes or (node.held_at is not None and node.first() is not None)):
             self._nothing_to_ask()
             return None
         # Until the store has said what time it is, the machine's clock is as good a guess as any.
@@ -200,7 +204,7 @@ class StoreSession(Talk):
         if calendar is not None:
             unix = (calendar.origin if self._clock is None else self._clock) + reading
             unix = min(max(unix, 3 * calendar.rate.period_ns), _LATEST_UNIX_NS)
-        asked = self._ask_for(runs, within, (reading - self._told_at) / US, unix, 0 if any(self._pool.corrections) else gone)
+        self._sent, asked = self._ask_for(runs, within, (reading - self._told_at) / US, unix, 0 if any(self._pool.corrections) else gone)
         return self.key.encode(), [pack(asked), self._told or f"{FORM} {self._terms.kind}"]  # whatever encoding the client has
 
     def _nothing_to_ask(self) -> None:

@@ -83,7 +83,6 @@ class Talk(Provider):
         pool.corrections, pool.oldest = [0] * len(pool.parts), None
         self._number: int = getrandbits(48) + 1  # of this client
         self._seat: float = 0.0  # see `Question.seat`
-        self._sent: Sent | None = None  # the question under way
         self._news: list[int] = []  # what the store is yet to hear of pauses: readings at which they are to end; 0: they are over
         self._tail: Run | None = None  # the last slots of all, as far as is known
         self._timer: Handle | None = None
@@ -144,31 +143,26 @@ class Talk(Provider):
 
     @property
     def busy(self) -> bool:
-        return self._sent is not None or self._untold()
-
-    def _untold(self) -> bool:
         """Whether the store is yet to hear something."""
         if self._news:
             reading = self._node.read()
             self._news = [at for at in self._news if not at or at > reading]
         return bool(self._news) or any(self._pool.corrections)
 
-    def _ask_for(self, runs: Runs, within: float, age: float, unix: int, gone: int = 0) -> list[float]:
+    def _ask_for(self, runs: Runs, within: float, age: float, unix: int, gone: int = 0) -> tuple[Sent, list[float]]:
         """What to ask for these requests, and to tell. ``unix`` is the time, in ns; an ``age`` ago the store said something, in us.
 
         Each of them is granted if it is due ``within`` so many us, whole or not at all; -1: at any time. The last slots in hand come back
         unless somebody has booked since, if ``gone`` is not 0.
         """
         pool, reading, now = self._pool, self._node.read(), self._node.now()
-        news, self._news = self._news[:1], self._news[1:]
-        self._sent = Sent(reading, now, runs, pool.parts, within >= 0, pool.corrections, pool.oldest, news)
+        more, oldest, news = pool.corrections, pool.oldest, self._news[:1]  # taken first: a finalizer may tell more
+        pool.corrections, pool.oldest, pool.refused, self._news = [0] * len(more), None, None, self._news[1:]
         pause = (news[0] and news[0] - reading) / US if news else -1.0
-        oldest = 0.0 if pool.oldest is None else max(now - pool.oldest - _ROUGHLY_NS, 0) / US
-        question = self._question(runs, within, pause, age, oldest, int(gone > 0))
-        corrected = zip(pool.parts, pool.corrections, strict=True)
-        rows = [row(part, more - gone, self._windows(part, unix)) for part, more in corrected]
-        pool.corrections, pool.oldest, pool.refused = [0] * len(pool.parts), None, None
-        return numbers_of(question, rows, runs)
+        since = 0.0 if oldest is None else max(now - oldest - _ROUGHLY_NS, 0) / US
+        rows = [row(part, own - gone, self._windows(part, unix)) for part, own in zip(pool.parts, more, strict=True)]
+        numbers = numbers_of(self._question(runs, within, pause, age, since, int(gone > 0)), rows, runs)
+        return Sent(reading, now, runs, pool.parts, within >= 0, more, oldest, news), numbers
 
     def _question(self, runs: Runs, within: float, pause: float = -1.0, age: float = 0.0, oldest: float = 0.0, gone: int = 0) -> Question:
         pool, horizon, reach, took = self._pool, self._horizon / US, MOST, self._pool.answer_ns
@@ -187,11 +181,9 @@ class Talk(Provider):
             self._edges = part.rate, edges
         return edges
 
-    def _unanswered(self, nothing: bool = False) -> None:
-        """The question under way has no answer: the store may have heard what it told; ``nothing``: it has not."""
-        sent, self._sent, pool = self._sent, None, self._pool
-        if sent is None:
-            return
+    def _take_back(self, sent: Sent, nothing: bool) -> None:
+        """A question has no answer: the store may have heard what it told; ``nothing``: it has not."""
+        pool = self._pool
         # What came back may have arrived, and must not come back twice.
         more = [each if nothing or each > 0 else 0 for each in sent.more]
         pool.corrections = [own + its for own, its in zip(pool.corrections, more, strict=True)]
@@ -243,7 +235,10 @@ class Talk(Provider):
 
     def corrected(self, at_once: bool) -> None:
         """The store has something to hear: permits that were used without slots, or that come back."""
-        raise NotImplementedError
+        if at_once or not self._pool.answer_ns:
+            self._tell()
+        else:
+            self._later(FLUSH_NS)
 
     def _tell(self, gone: int = 0) -> None:
         """Have the store hear what is untold, and that so many slots come back; see `_ask_for`."""
