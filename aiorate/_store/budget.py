@@ -52,9 +52,6 @@ class _Dimension(Scheduler):
         """What all processes together reserve at most, less what comes back, but for what they use late."""
         return max(self.max_permits or 0, largest) + self.rate.permits_in(window)
 
-    def available(self, now: int) -> int:
-        return self.max_permits or 0
-
     def __repr__(self) -> str:
         return str(Part(self.rate, self.max_permits or 1))
 
@@ -84,8 +81,8 @@ class Booked(Dimensions):
         return at if at > now else self.pool.peek(permits, now, ahead)
 
     def last(self, permits: Amounts, now: int) -> str | None:
-        place = self.pool.last(permits, now)
-        return super().last(permits, now) or (None if place is None else self.names[place])
+        waits = self.pool.peek(permits, now) > now
+        return super().last(permits, now) or (self.names[self.pool.waits_for] if waits else None)
 
     def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
         super().give_back(permits, now, taken)
