@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from aiorate._errors import kind_of
 from aiorate._limiter import Limiter
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 _POLICIES = ("raise", "wait", "local", "open")
-_WHOLE = Fraction(1)
 _SHORTEST_SLACK_NS = 1_000_000
 _EXAMPLES = (
     "Write '100/s', TokenBucket('100/s', burst=10), or a list of these that all hold: ['10/s', '100/min']; or"
@@ -36,30 +35,56 @@ _MOST_PERMITS = 10**15
 """What a store counts exactly."""
 
 
-class Terms(NamedTuple):
-    """How a limit uses its store. Durations are in ns."""
+class Terms:
+    """How a limit uses its store. Durations are in ns. Raises TypeError and ValueError for wrong options."""
 
-    kind: str
-    """The kind of limit, as the value of the key has it."""
-    horizon: int
-    """How far ahead all processes together aim to book."""
-    lease: int
-    """How far ahead slots are taken that nobody asked for yet; 0: not at all."""
-    slack: int
-    """How late a slot may be used."""
-    policy: str
-    """What happens in an outage, ..."""
-    grace: int
-    """... once it has taken so long."""
-    share: Fraction
-    """This process's part of the limits then; 1 unless the policy is ``"local"``."""
-    call: str
-    """What errors name."""
-
-    @property
-    def late(self) -> int:
-        """How late a slot may be used that was taken ahead."""
-        return max(self.slack, self.lease)
+    def __init__(
+        self,
+        call: str,
+        method: str,
+        kind: str,
+        source: object,
+        name: object,
+        scope: object,
+        horizon: Duration,
+        lease: Duration,
+        slack: Duration,
+        policy: str,
+        share: Number | None,
+        grace: Duration,
+    ) -> None:
+        check_scope(call, scope)
+        check_source(source, alone=scope == "process")
+        check_name(call, name)
+        self.kind, self.call = kind, method
+        """The kind of limit, as the value of the key has it; and what errors name."""
+        self.horizon: int = duration_to_ns(horizon, f"{call}(horizon)")
+        """How far ahead all processes together aim to book."""
+        self.lease: int = duration_to_ns(lease, f"{call}(lease)")
+        """How far ahead slots are taken that nobody asked for yet; 0: not at all."""
+        self.slack: int = duration_to_ns(slack, f"{call}(slack)")
+        """How late a slot may be used, ..."""
+        self.late: int = max(self.slack, self.lease)
+        """... and one that was taken ahead."""
+        if self.late < _SHORTEST_SLACK_NS:
+            raise ValueError(
+                f"{call}(slack={slack!r}) must be at least 0.001 seconds, because no event loop uses a permit at its very instant. 0.005 is"
+                " the default."
+            )
+        if self.horizon < 1:
+            raise ValueError(f"{call}(horizon={horizon!r}) must be more than 0 seconds.")
+        if policy not in _POLICIES:
+            raise ValueError(f"{call}(on_unavailable) must be one of {', '.join(_POLICIES)}, not {policy!r}.")
+        if policy == "local" and share is None:
+            raise ValueError(f"{call}(on_unavailable='local') needs local_share: this process's part of the rate, such as 0.25 of 4.")
+        if policy != "local" and share is not None:
+            raise ValueError(f"{call}(local_share) is for on_unavailable='local'; the policy is {policy!r}.")
+        self.policy, self.grace = policy, duration_to_ns(grace, f"{call}(grace)")
+        """What happens in an outage, once it has taken so long."""
+        self.share: Fraction = Fraction(1) if share is None else Fraction(*exact(share, f"{call}(local_share)"))
+        """This process's part of the limits then."""
+        if not 0 < self.share <= 1:
+            raise ValueError(f"{call}(local_share={share!r}) must be more than 0 and at most 1.")
 
 
 def check_name(call: str, name: object) -> None:
@@ -71,51 +96,7 @@ def check_name(call: str, name: object) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise ValueError(
-            f"{call}(name) must be text that UTF-8 can encode; {name[:40]!a} has a lone surrogate. Refuse such a key where"
-            " it comes in, or write name.encode(errors='replace').decode()."
-        ) from None
-
-
-def terms_of(
-    call: str,
-    method: str,
-    kind: str,
-    source: object,
-    name: object,
-    scope: object,
-    horizon: Duration,
-    lease: Duration,
-    slack: Duration,
-    policy: str,
-    share: Number | None,
-    grace: Duration,
-) -> Terms:
-    """The terms of these options. Raises TypeError and ValueError for wrong ones."""
-    check_scope(call, scope)
-    check_source(source, alone=scope == "process")
-    check_name(call, name)
-    late, leased = duration_to_ns(slack, f"{call}(slack)"), duration_to_ns(lease, f"{call}(lease)")
-    if max(late, leased) < _SHORTEST_SLACK_NS:
-        raise ValueError(
-            f"{call}(slack={slack!r}) must be at least 0.001 seconds, because no event loop uses a permit at its very instant. 0.005 is"
-            " the default."
-        )
-    ahead = duration_to_ns(horizon, f"{call}(horizon)")
-    if ahead < 1:
-        raise ValueError(f"{call}(horizon={horizon!r}) must be more than 0 seconds.")
-    if policy not in _POLICIES:
-        raise ValueError(f"{call}(on_unavailable) must be one of {', '.join(_POLICIES)}, not {policy!r}.")
-    if share is None and policy == "local":
-        raise ValueError(f"{call}(on_unavailable='local') needs local_share: this process's part of the rate, such as 0.25 of 4.")
-    part = _WHOLE
-    if share is not None:
-        part = Fraction(*exact(share, f"{call}(local_share)"))
-        if policy != "local":
-            raise ValueError(f"{call}(local_share) is for on_unavailable='local'; the policy is {policy!r}.")
-        if not 0 < part <= 1:
-            raise ValueError(f"{call}(local_share={share!r}) must be more than 0 and at most 1.")
-    return Terms(kind, ahead, leased, late, policy, duration_to_ns(grace, f"{call}(grace)"), part, method)
+        raise ValueError(f"{call}(name) must be text that UTF-8 can encode; {name[:40]!a} has a lone surrogate.") from None
 
 
 def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None, lease: Duration) -> list[Part]:

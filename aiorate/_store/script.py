@@ -303,35 +303,30 @@ def pack(numbers: Sequence[float]) -> bytes:
 def read_answer(reply: object, rates: int, windows: int, asked: Sequence[int], whole: bool) -> Answer:
     """The script's reply, bytes or text, to runs of ``asked`` requests; ``whole``: each is granted whole, or 0. Raises `Unreachable`."""
     try:
-        text = reply.decode() if isinstance(reply, bytes) else reply
-        if isinstance(text, str):
-            value, _, tail = text.partition("; ")
-            if tail == "clock" and 0 < (now := float(value)) < 1e18:
-                return Answer("", [now], 0.0, 0, 0.0, [])
-            form, _kind, *words = value.split(" ")
-            numbers = [*map(float, words)]
-            wait, place, seat, *rest = map(float, tail.split(" "))
-            sound = sum(map(abs, numbers)) + sum(map(abs, rest)) + abs(wait) + abs(seat) < 1e18  # and none is infinite, or no number
-            runs = _runs(rest, rates) if sound else []
-            if sound and form == FORM and len(numbers) == HEAD + OF_RATE * rates + OF_WINDOW * windows and 0 <= place <= rates + windows:
-                counts = [run[0] for run in runs]
-                fits = len(counts) == len(asked) if whole else len(counts) <= len(asked)
-                right = fits and all(n in (0, most) if whole else 0 < n <= most for n, most in zip(counts, asked, strict=False))
-                if right and (runs or wait > 0 or not asked):
-                    return Answer(value, numbers, wait, int(place), seat, runs)
+        value, _, tail = (reply.decode() if isinstance(reply, bytes) else str(reply)).partition("; ")
+        if tail == "clock":
+            return Answer("", [_sound(value)], 0.0, 0, 0.0, [])
+        form, _kind, *words = value.split(" ")
+        numbers = [*map(_sound, words)]
+        wait, place, seat, *rest = map(_sound, tail.split(" "))
+        runs: list[tuple[int, int, list[float]]] = []
+        while rest:
+            run, rest = rest[: 3 + rates if rest[0] else 1], rest[3 + rates if rest[0] else 1 :]
+            runs.append((int(run[0]), int(run[1]) if run[0] else 0, run[2:]))
+            most = asked[len(runs) - 1]
+            if not (run[0] in (0, most) if whole else 0 < run[0] <= most) or len(run) not in (1, 3 + rates):
+                raise ValueError
+        complete = len(runs) == len(asked) if whole else runs or wait > 0 or not asked
+        if complete and form == FORM and len(numbers) == HEAD + OF_RATE * rates + OF_WINDOW * windows and 0 <= place <= rates + windows:
+            return Answer(value, numbers, wait, int(place), seat, runs)
     except (ValueError, IndexError):
         pass
     raise Unreachable(f"the store gave an answer that the script never gives: {str(reply)[:80]!r}")
 
 
-def _runs(words: list[float], rates: int) -> list[tuple[int, int, list[float]]]:
-    runs, i = [], 0
-    while i < len(words):
-        n = int(words[i])
-        size = 3 + rates if n else 1
-        run = words[i : i + size]
-        if len(run) < size:
-            raise ValueError
-        runs.append((n, int(run[1]) if n else 0, run[2:]))
-        i += size
-    return runs
+def _sound(word: str) -> float:
+    """Raises ValueError for what the script never says: an infinite number, or none."""
+    number = float(word)
+    if not -1e18 < number < 1e18:
+        raise ValueError
+    return number
