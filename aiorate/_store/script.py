@@ -61,31 +61,27 @@ end
 
 local ours = string.match(ARGV[2], '^%S+ (%S+)')
 
--- The numbers of a value; nil and whether it may be replaced if it is none.
+-- The numbers of a value; nil if it is none.
 local function read(text)
   local form, kind, rest = string.match(text, '^(%S+) (%S+) (.+)$')
   if form ~= 'aiorate/2' or kind ~= ours then return nil end
-  local value, sound = {}, true
+  local value = {}
   for word in string.gmatch(rest, '%S+') do
-    local number = tonumber(word)
-    sound = sound and number and number > -1e18 and number < 1e18
-    value[#value + 1] = number or 0
+    local number = tonumber(word) or 1e18
+    if not (number > -1e18 and number < 1e18) then return nil end
+    value[#value + 1] = number
   end
-  if #value ~= size then return nil end
-  if sound then return value end
-  return nil, true
+  return #value == size and value or nil
 end
 
 local text = redis.call('GET', KEYS[1])
-local kept, broken
-if text then
-  kept, broken = read(text)
+local kept = text and read(text)
+if text and not kept then
   local form = string.match(text, '^aiorate/%S*')
-  if not kept and form and form ~= 'aiorate/2' then
+  if form and form ~= 'aiorate/2' then
     return redis.error_reply('VERSION the key ' .. KEYS[1] .. ' was written as ' .. form .. '; this release reads aiorate/2')
-  elseif not kept and not (broken and pause == 0) then
-    return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. ' has another kind of limit, or something else')
   end
+  return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. ' has another kind of limit, or something else')
 end
 local told = ARGV[2] ~= text and read(ARGV[2]) or nil
 if told and kept and told[1] == kept[1] and told[8] <= kept[8] then told = nil end
