@@ -13,8 +13,8 @@ from aiorate._budget import Budget
 from aiorate._limiter import Limiter
 from aiorate._loops.table import running_loop
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
-from aiorate._store.budget import Booked, limit_of
-from aiorate._store.options import Terms, parts_of
+from aiorate._store.budget import Booked
+from aiorate._store.options import Terms, limit_of, parts_of
 from aiorate._store.pool import Pool
 from aiorate._store.session import StoreSession
 from aiorate._tree.refusals import ACQUIRE

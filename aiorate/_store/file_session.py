@@ -90,9 +90,9 @@ class FileSession(Talk):
 
         try:
             answer = self._file.ask(record, asked, decide, patient=not node.line.is_waited_in)
-        except Busy as busy:
+        except Busy:
             self._unanswered(nothing=True)
-            pool.look_at = node.now() + busy.again
+            pool.look_at = node.now() + MS
             if self.busy:
                 self._later(FLUSH_NS)
             return
