@@ -149,6 +149,7 @@ class Base:
         """
         self._close()
         await self._node.finish()
+        await self._node.provider.aclose()
 
     def _close(self) -> None:
         error = LimiterClosed("acquire(): the limiter was closed while this request was waiting.")

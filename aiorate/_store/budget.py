@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._schedulers.interface import Scheduler
-from aiorate._store.options import read_limit
 from aiorate._store.pool import Pool
-from aiorate._store.slots import Part, check_memory
+from aiorate._store.slots import Part
 
 if TYPE_CHECKING:
     from aiorate._rate import Rate
@@ -117,16 +116,3 @@ class Booked(Dimensions):
     def reset(self, now: int) -> None:
         """Raises RuntimeError: the store knows of all grants, for all processes."""
         self.pool.reset(now)
-
-
-def limit_of(place: str, limit: object) -> tuple[Rate, int | None]:
-    """The rate of a dimension and its burst."""
-    rate, burst = read_limit(
-        place,
-        limit,
-        "a rate such as '500/min', or a TokenBucket",
-        ": the store knows no other strategies. Of several limits, make each a dimension, such as requests='10/s',"
-        " requests_of_a_minute='500/min', and reserve the same of both.",
-    )
-    check_memory(place, rate, burst or 1)
-    return rate, burst

@@ -92,7 +92,7 @@ class FileSession(Talk):
             self._take_back(sent, nothing=True)
             if not isinstance(error, Busy):
                 raise
-            pool.look_at = node.now() + error.again
+            pool.look_at = node.now() + MS
             if self.busy:
                 self._later(FLUSH_NS)
             return
