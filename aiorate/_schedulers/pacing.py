@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiorate._meter import Meter
 from aiorate._rate import Rate, ceil_div
-from aiorate._schedulers.interface import check_ask, check_give_back, check_ns, check_permits
-from aiorate._schedulers.metered import Metered
+from aiorate._schedulers.interface import Metered, check_ask, check_give_back, check_ns, check_permits
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
