@@ -13,7 +13,6 @@ from aiorate._schedulers.all_of import AllOf
 
 if TYPE_CHECKING:
     from aiorate._feedback import Quota
-    from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
 
 
@@ -294,7 +293,7 @@ class ServerQuotas(AllOf):
         left = min([quota.available(now) for quota in self._permitted[1:]], default=_PLENTY)
         return None if left == _PLENTY else left
 
-    def _take(self, permits: Permits, now: int, since: int | None) -> int:
+    def _take(self, permits: int, now: int, since: int | None) -> int:
         if since is not None:  # a request that waited for a quota was not late before
             since = max([since, *(quota.peek(permits, since) for quota in self._permitted[1:])])
         return super()._take(permits, now, since)
