@@ -78,8 +78,6 @@ class Rate:
     """The calendar months of its period, which then has no fixed length: `period_ns` is that of the longest such months. 0: none."""
 
     def __init__(self, permits: Number, per: Duration = 1) -> None:
-        if isinstance(permits, str):
-            raise TypeError(f"Rate(permits) must be an int, float, Decimal or Fraction, not text. Write Rate.parse({permits[:80]!r}).")
         n, n_den = exact(permits, "Rate(permits)")
         t, t_den = _seconds(per)
         for value, name in ((n, "permits"), (t, "per")):
