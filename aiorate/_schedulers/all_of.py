@@ -78,14 +78,9 @@ class AllOf(Scheduler):
     # The members check what they are asked.
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        at = max([member.peek(permits, now) for member in self._permitted])
+        at: int = max([member.peek(permits, now) for member in self._permitted])
         # ``since`` does not decide whether a request is granted, so peek() at all members is enough.
-        return at if at > now else self._take(permits, now, since)
-
-    def _take(self, permits: int, now: int, since: int | None) -> int:
-        """Take what is due."""
-        at: int = max([member.take(permits, now, since) for member in self._permitted])
-        return at
+        return at if at > now else max([member.take(permits, now, since) for member in self._permitted])
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         at: int = max([member.peek(permits, now, ahead) for member in self._permitted])

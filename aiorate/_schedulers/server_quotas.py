@@ -283,10 +283,10 @@ class ServerQuotas(AllOf):
         left = min([quota.available(now) for quota in self._permitted[1:]], default=_PLENTY)
         return None if left == _PLENTY else left
 
-    def _take(self, permits: int, now: int, since: int | None) -> int:
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
         if since is not None:  # a request that waited for a quota was not late before
             since = max([since, *(quota.peek(permits, since) for quota in self._permitted[1:])])
-        return super()._take(permits, now, since)
+        return super().take(permits, now, since)
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         at = super().peek(permits, now, ahead)
