@@ -78,8 +78,6 @@ class Rate:
     """The calendar months of its period, which then has no fixed length: `period_ns` is that of the longest such months. 0: none."""
 
     def __init__(self, permits: Number, per: Duration = 1) -> None:
-        if isinstance(permits, str):
-            raise TypeError(f"Rate(permits) must be an int, float, Decimal or Fraction, not text. Write Rate.parse({permits[:80]!r}).")
         n, n_den = exact(permits, "Rate(permits)")
         t, t_den = _seconds(per)
         for value, name in ((n, "permits"), (t, "per")):
@@ -237,25 +235,24 @@ def exact(value: Number, what: str, also: str = "") -> tuple[int, int]:
 
     Raises ValueError or TypeError that begins with ``what``. ``also`` names other values in the message.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
-        if not -_MOST < value < _MOST:
-            raise ValueError(f"{called(what, value)} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}{also}.")
-        return value, 1
-    if isinstance(value, float) and abs(value) < _WHOLE_FLOATS and value.is_integer():
-        return int(value), 1
-    from decimal import Decimal  # as slow as importing all of aiorate, and not needed for whole numbers
-    from fractions import Fraction
-
-    if isinstance(value, bool) or not isinstance(value, (float, Decimal, Fraction)):
-        raise TypeError(f"{what} must be an int, float, Decimal or Fraction{also}, not {type(value).__name__}.")
     given = value
-    if isinstance(value, float):
-        value = Decimal(float.__repr__(value))
-    if isinstance(value, Decimal):
-        if not value.is_finite():
+    if isinstance(value, float) and abs(value) < _WHOLE_FLOATS and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        fits = -_MOST < value < _MOST
+    else:
+        from decimal import Decimal  # as slow as importing all of aiorate, and not needed for whole numbers
+        from fractions import Fraction
+
+        if isinstance(value, bool) or not isinstance(value, (float, Decimal, Fraction)):
+            raise TypeError(f"{what} must be an int, float, Decimal or Fraction{also}, not {type(value).__name__}.")
+        if isinstance(value, float):
+            value = Decimal(float.__repr__(value))
+        if isinstance(value, Decimal) and not value.is_finite():
             raise ValueError(f"{called(what, given)} must be a finite number{also}.")
-        if value and abs(value.adjusted()) > MOST_DIGITS:
-            raise ValueError(f"{called(what, given)} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}{also}.")
+        fits = isinstance(value, Fraction) or not value or abs(value.adjusted()) <= MOST_DIGITS
+    if not fits:
+        raise ValueError(f"{called(what, given)} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}{also}.")
     return value.as_integer_ratio()
 
 

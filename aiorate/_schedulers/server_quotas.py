@@ -13,7 +13,6 @@ from aiorate._schedulers.all_of import AllOf
 
 if TYPE_CHECKING:
     from aiorate._feedback import Quota
-    from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
 
 
@@ -47,23 +46,15 @@ class _Said:
 
 
 class _Window(_Said):
-    """One window of the server, or several that end soon after each other. ``left`` permits may go before ``until``."""
+    """One window of the server. ``left`` permits may go before ``until``."""
 
-    __slots__ = ("doubted", "earliest", "left", "until")
+    __slots__ = ("doubted", "left", "until")
 
     def __init__(self, left: int, now: int, until: int, doubted: int) -> None:
         super().__init__(now)
         self.left = left
         self.doubted = doubted  # permits in flight, which the server has counted or not
         self.until = until
-        self.earliest = until  # the end of the first of several
-
-    def absorb(self, earlier: _Window) -> None:
-        """Hold for a window that ends earlier, too: longer than necessary, and never for more than was left of either."""
-        self.left = min(self.left, earlier.left)
-        self.earliest = earlier.earliest
-        if earlier._began >= self._began:
-            self._began, self._at_once = earlier._began, earlier._at_once
 
     def _rested(self, now: int) -> bool:
         return now >= self.until
@@ -88,7 +79,6 @@ class _Window(_Said):
     def shift(self, ns: int) -> None:
         """Follow a pause of ``ns``, during which the server's time went on."""
         self.until -= ns
-        self.earliest -= ns
 
 
 class _Bucket(_Said):
@@ -240,7 +230,7 @@ class ServerQuotas(AllOf):
         The server may not have counted the permits in flight. A window that ends at about the same time, and agrees with what was counted
         or not, is the same one, and knows better: grants were counted here.
 
-        Of more than 32 windows that differ, the two that end the closest together become one: the lesser, until the later end.
+        Of more than 32 windows that differ, the last and the new one become one: the lesser, until the later end.
         """
         windows, raised = self._windows, False
         same = [window for window in windows if until - window.until < window.until - now]
@@ -255,12 +245,11 @@ class ServerQuotas(AllOf):
         known = max(min(left, 1), left - in_flight)
         left, doubted = agree[0] if agree else (known, left - known)
         windows[:] = [window for window in windows if window.until > now and not (window.left >= left and window.until <= until)]
+        if len(windows) == _MOST_WINDOWS:
+            last = windows.pop()
+            left, until, doubted = min(left, last.left), max(until, last.until), 0
         windows.append(_Window(left, now, until, doubted))
         windows.sort(key=attrgetter("until"))
-        if len(windows) > _MOST_WINDOWS:
-            # Closest from the first end that either stands for, or each response would prolong one window for ever.
-            closest = min(range(_MOST_WINDOWS), key=lambda place: windows[place + 1].until - windows[place].earliest)
-            windows[closest + 1].absorb(windows.pop(closest))
         self._permitted = (*self.members, *windows, *self._buckets.values())
         return True
 
@@ -294,10 +283,10 @@ class ServerQuotas(AllOf):
         left = min([quota.available(now) for quota in self._permitted[1:]], default=_PLENTY)
         return None if left == _PLENTY else left
 
-    def _take(self, permits: Permits, now: int, since: int | None) -> int:
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
         if since is not None:  # a request that waited for a quota was not late before
             since = max([since, *(quota.peek(permits, since) for quota in self._permitted[1:])])
-        return super()._take(permits, now, since)
+        return super().take(permits, now, since)
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         at = super().peek(permits, now, ahead)

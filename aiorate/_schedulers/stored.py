@@ -16,8 +16,7 @@ from typing import Any
 
 from aiorate._meter import Meter
 from aiorate._rate import Rate, ceil_div
-from aiorate._schedulers.interface import check_ask, check_give_back, check_ns, check_permits, check_window
-from aiorate._schedulers.metered import Metered
+from aiorate._schedulers.interface import Metered, check_ask, check_give_back, check_ns, check_permits, check_window
 
 _STEPS = 64  # levels of a full store that are told apart
 _instant = itemgetter(0)

@@ -106,10 +106,9 @@ class BurstCompensation(TicksAccumulator):
     def __init__(self, rate: Rate | str | Number, strictness: Number = 1.0, *, start: int | None = None) -> None:
         num, den = self._strictness = exact(strictness, "BurstCompensation(strictness)")
         if not 0 <= num <= den:
-            faster = (
-                f" To catch up at {strictness} times the rate, write BurstRatio({str(rate)!r}, ratio={strictness})." if num > den else ""
+            raise ValueError(
+                f"BurstCompensation(strictness={strictness!r}) must be from 0 (plain) to 1 (strict). For more, use BurstRatio."
             )
-            raise ValueError(f"BurstCompensation(strictness={strictness!r}) must be from 0 (plain) to 1 (strict).{faster}")
         super().__init__(rate, start=start)
 
     @property

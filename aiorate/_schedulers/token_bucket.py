@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from aiorate._errors import check_count
 from aiorate._rate import Rate
 from aiorate._schedulers.interface import check_permits
 from aiorate._schedulers.stored import Stored
@@ -36,9 +37,8 @@ class TokenBucket(Stored):
     def __init__(self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None) -> None:
         check_permits("TokenBucket(burst)", burst)
         if initial is not None:
-            if isinstance(initial, bool) or not isinstance(initial, int):
-                raise TypeError(f"TokenBucket(initial) must be an int from 0 to {burst}, the burst, not {type(initial).__name__}.")
-            if not 0 <= initial <= burst:
+            check_count("TokenBucket(initial)", initial)
+            if initial > burst:
                 raise ValueError(f"TokenBucket(initial={initial}) must be from 0 to {burst}, the burst.")
         self.max_permits: int = burst  # pyright: ignore[reportIncompatibleVariableOverride]  # a bucket has a largest request
         self._initial = burst if initial is None else initial
