@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import anyio._backends._asyncio
+import anyio._backends._trio  # noqa: F401  # pytester forgets what its runs import, and these must not be there twice
 import pytest
 
 pytest_plugins = ["pytester"]
