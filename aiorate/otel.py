@@ -56,16 +56,14 @@ def instrument(
     Spans and waits have ``aiorate.limited_by`` if they waited for more than the limiter's own rate. A limiter that is garbage-collected is
     no longer reported. The providers are by default the global ones. Returns a function that undoes it.
     """
+    from opentelemetry import metrics, trace
+
     from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter
 
     found: list[Any] = [getattr(each, "limiter", each) for each in limiters]  # an AdaptiveRate has one
     wrong = [each for each in found if not isinstance(each, (Limiter, KeyedLimiter, Budget, KeyedBudget))]
     if wrong or not found:
         raise TypeError(f"instrument() takes limiters and budgets, one or more, not {kind_of(wrong[0]) if wrong else 'none'}.")
-    try:
-        from opentelemetry import metrics, trace
-    except ImportError as error:
-        raise ImportError('aiorate.otel needs opentelemetry-api: pip install "aiorate-limiter[otel]"') from error
     meters = _made_for(
         meter_provider, metrics.get_meter_provider(), metrics.MeterProvider, lambda of, *scope: _Meters(of.get_meter(*scope))
     )
@@ -163,14 +161,12 @@ _made: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # instruments and trac
 _lock = RLock()
 
 
-def _made_for(given: object, current: object, wanted: type, make: Callable[[Any, str, str | None], Any]) -> Any:
-    if given is not None and not isinstance(given, wanted):
-        raise TypeError(f"instrument() needs a {wanted.__name__}, not {kind_of(given)}.")
+def _made_for(given: object, current: object, api: type, make: Callable[[Any, str, str | None], Any]) -> Any:
     provider = current if given is None else given
     with _lock:
         if provider not in _made:
             # What the API's placeholder made, before this became the global provider, is its own now.
-            early = [made for of, made in _made.items() if provider is current and type(of).__module__.startswith(wanted.__module__)]
+            early = [made for of, made in _made.items() if provider is current and type(of).__module__.startswith(api.__module__)]
             version = next((each.version for each in distributions(name="aiorate-limiter")), None)
             _made[provider] = early[0] if early else make(provider, "aiorate", version)
         return _made[provider]
