@@ -56,14 +56,16 @@ def instrument(
     Spans and waits have ``aiorate.limited_by`` if they waited for more than the limiter's own rate. A limiter that is garbage-collected is
     no longer reported. The providers are by default the global ones. Returns a function that undoes it.
     """
-    from opentelemetry import metrics, trace
-
     from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter
 
     found: list[Any] = [getattr(each, "limiter", each) for each in limiters]  # an AdaptiveRate has one
     wrong = [each for each in found if not isinstance(each, (Limiter, KeyedLimiter, Budget, KeyedBudget))]
     if wrong or not found:
         raise TypeError(f"instrument() takes limiters and budgets, one or more, not {kind_of(wrong[0]) if wrong else 'none'}.")
+    try:
+        from opentelemetry import metrics, trace
+    except ImportError as error:
+        raise ImportError('aiorate.otel needs opentelemetry-api: pip install "aiorate-limiter[otel]"') from error
     meters = _made_for(
         meter_provider, metrics.get_meter_provider(), metrics.MeterProvider, lambda of, *scope: _Meters(of.get_meter(*scope))
     )
