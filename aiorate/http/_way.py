@@ -135,10 +135,10 @@ class Way:
             sent.limit.acquire_blocking(sent.permits, max_wait=sent.max_wait)
         return sent.leave()
 
-    def hear(self, request: Any, status: int, headers: Headers) -> None:
-        """As `Sent.hear`, where the adapter has only the request."""
-        if request in self._sent:
-            self._sent[request].hear(status, headers)
+    def hear(self, response: Any) -> None:
+        """As `Sent.hear`, of a response of httpx, whose hooks have nothing else."""
+        if response.request in self._sent:
+            self._sent[response.request].hear(response.status_code, response.headers)
 
     def _asked(self, request: Any, max_wait: Duration | None, cost: int | None = None) -> Sent:
         permits = cost if cost is not None else 1 if self.cost is None else self.cost(request)
