@@ -100,7 +100,7 @@ def limit_transport(
     ``http2=`` and proxies, so pass those to ``inner``, a transport of httpx or httpx2, which is opened and closed together with the
     result. The other arguments are those of `hooks`. With a synchronous ``inner``, the limiter needs ``scope="process"``.
     """
-    bases = tuple(base for base in type(inner).__mro__ if base.__name__ in ("AsyncBaseTransport", "BaseTransport"))
+    bases: tuple[type, ...] = tuple(base for base in type(inner).__mro__ if base.__name__ in ("AsyncBaseTransport", "BaseTransport"))
     if not bases:
         raise TypeError(f"limit_transport() takes a transport, such as httpx2.AsyncHTTPTransport(), not {kind_of(inner)}.")
     # Derived from the package's classes, because httpx-retries and the packages' types ask for these classes by name.
