@@ -120,13 +120,13 @@ UNDER_WAY = """
 import sys
 from aiorate._tools import cli, demo
 
-class Watched(demo.WatchedLimiter):
+class Watched(demo.Limiter):
     async def acquire(self, *arguments, **options):
-        if len(self.grants) == 5:
+        if self.statistics().granted == 5:
             print("under way", flush=True)
         return await super().acquire(*arguments, **options)
 
-demo.WatchedLimiter = Watched
+demo.Limiter = Watched
 sys.exit(cli.main(["demo", "--rate", "20/s", "--seconds", "60"]))
 """
 
