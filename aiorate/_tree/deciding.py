@@ -154,7 +154,7 @@ class Decisions:
         return self._alarms.add(reading, callback)
 
     def _start(self) -> None:
-        if not self._starting:
+        if not self._starting and not sys.is_finalizing():  # when a new thread would never run, and nobody waits any more
             self._starting = get_ident()
             try:
                 thread = self._thread = threading.Thread(target=self._keep, name="aiorate", daemon=True)
