@@ -290,7 +290,7 @@ class ThreadLimit(Limit):
         decisions.post(partial(undo_request, ticket))  # type: ignore[arg-type]  # all tickets of threads are of one class
 
     def _went_on(self, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
-        ticket.leave()  # type: ignore[attr-defined]  # as above. At once: from now on its loop may end
+        ticket.leave()  # type: ignore[union-attr]  # as above. At once: from now on its loop may end
         decisions.soon.append(partial(self._gone, ticket, taken, epoch, waited))  # type: ignore[arg-type]
 
     def _gone(self, ticket: ThreadTicket, taken: Taken, epoch: int, waited: int) -> None:
