@@ -169,13 +169,10 @@ class StoreSession(Talk):
         ready = pool.usable(first if isinstance(first, int) else 1, now)
         if isinstance(first, int) and pool.unit and ready < first:
             ready = hand.count - hand.by(now)
-        if (
-            2 * ready > self._came
-            and hand.last_due() > now + pool.answer_ns
-            and (pool.unit or not (pool.calendar or pool.lacks(first, now)))
-        ):
-            return True
-        return not (pool.unit or self._uncovered(now))
+        most = 2 * ready > self._came and hand.last_due() > now + pool.answer_ns
+        if pool.unit:
+            return most
+        return (most and pool.calendar is None and not pool.lacks(first, now)) or not self._uncovered(now)
 
     def _wants(self) -> tuple[Runs, float]:
         """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""
