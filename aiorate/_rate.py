@@ -33,7 +33,7 @@ MOST_DIGITS = 400  # numbers outside 1e-400 to 1e400 are refused, because their 
 _MOST = 10**MOST_DIGITS
 EVEN = 1, 1  # the ratio of all strategies that never catch up, shared
 
-_UNITS = {  # str() uses the first spelling of each unit
+_UNITS = {
     name: ns
     for ns, names in {
         1: "ns",
@@ -175,9 +175,8 @@ class Rate:
     def __str__(self) -> str:
         if self._months:
             return f"{self.permits}/{ {1: 'month', 12: 'year'}.get(self._months, f'{self._months}months') }"
-        name, length = max(
-            ((n, ns) for n, ns in _UNITS.items() if self.period_ns % ns == 0 and n not in ("d", "week", "weeks")), key=lambda unit: unit[1]
-        )
+        name = next(name for name in ("day", "h", "min", "s", "ms", "us", "ns") if self.period_ns % _UNITS[name] == 0)
+        length = _UNITS[name]
         count = self.period_ns // length
         if length >= NS_PER_SECOND and self.permits > count > 1 == gcd(self.permits, count):
             for places in range(1, _PLACES):

@@ -44,11 +44,7 @@ class AllOf(Scheduler):
     @property
     def rate(self) -> Rate:  # type: ignore[override]  # it follows the members'
         """The rate of the tightest member."""
-        tightest = self.members[0].rate
-        for member in self.members[1:]:
-            if member.rate.slower_than(tightest):
-                tightest = member.rate
-        return tightest
+        return min(self.members, key=lambda member: member.rate.per_second).rate
 
     @property
     def max_permits(self) -> int | None:  # type: ignore[override]

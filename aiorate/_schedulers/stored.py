@@ -18,7 +18,7 @@ from aiorate._meter import Meter
 from aiorate._rate import Rate, ceil_div
 from aiorate._schedulers.interface import Metered, check_ask, check_give_back, check_ns, check_permits, check_window
 
-_STEPS = 64  # levels of a full store that are told apart
+_MANY, _MOST = 64, 128
 _instant = itemgetter(0)
 # A rate; in units, what follows from it and the parameters; and the numbers of the meter. Shared by all stores with the same parameters.
 # The units: a nanosecond, a permit, the size of the store, and its size while overflow returns; and the ratio at which it returns.
@@ -192,10 +192,11 @@ class Stored(Metered):
             return
         if peaks and peaks[-1][0] > now:
             now = peaks[-1][0]  # where the clock went back, the take is later in order
-        level, place = level if level > 0 else 0, len(peaks)
+        place = len(peaks)
         while place and peaks[place - 1][1] <= level:
             place -= 1
-        if place and peaks[place - 1][1] - level < self._plan[2] // _STEPS:  # hardly lower: one record of both, never too low
+        if place >= _MOST or (place >= _MANY and peaks[place - 1][1] - level < self._plan[2] // _MANY):
+            # Hardly lower: one record of both, which is never too low.
             place -= 1
             level = peaks[place][1]
         peaks[place:] = ((now, level),)  # in one step: a signal handler may raise after a call
