@@ -42,37 +42,40 @@ class Limiters(Protocol):
 class Sent:
     """A request on its way, until it is answered or lost: ``with sent:``, or no longer than this object lives."""
 
-    __slots__ = ("_at", "_heed", "_under_way", "limit", "max_wait", "permits")
+    __slots__ = ("_heed", "_sent", "_under_way", "limit", "max_wait", "permits")
 
     def __init__(
         self, limit: Limiter | Budget | None, permits: int, max_wait: Duration | None, heed: Callable[[Feedback | None], None] | None
     ) -> None:
         self.limit, self.permits, self.max_wait, self._heed = limit, permits, max_wait, heed
-        self._at, self._under_way = 0, {} if limit is None else _under_way.setdefault(limit, {})
+        self._sent, self._under_way = (0, 0), {} if limit is None else _under_way.setdefault(limit, {})
 
     def leave(self) -> Sent:
         """Note that it has its permits, and is sent now."""
         if self.limit is not None:
-            self._at = self.limit._node.read()
-            self._under_way[id(self)] = self._at, self.permits
+            self._sent = self.limit._node.read(), id(self)
+            self._under_way[self._sent] = self.permits
         return self
 
     def hear(self, status: int, headers: Headers) -> None:
         """Have the limiter heed the response. What that says is left is less by all that is under way."""
         if self.limit is not None and self._heed is not None:
-            feedback = read_feedback(status, headers)
+            feedback, at = read_feedback(status, headers), self._sent[0]
             if isinstance(self.limit, Limiter) and (adaptive := adaptive_of(self.limit)) is not None:
-                feedback = teach(adaptive, feedback, status, self._at)
+                feedback = teach(adaptive, feedback, status, at)
             if feedback is not None and feedback.quotas:
-                own, since = id(self), self._at - _ARRIVED
-                others = [permits for number, (at, permits) in list(self._under_way.items()) if at > since and number != own]
-                # And some have their permits, and have not run yet.
-                feedback = replace(feedback, in_flight=sum(others, self.limit._node.resuming))
+                for sent in list(self._under_way):
+                    if sent[0] > at - _ARRIVED:
+                        break
+                    self._under_way.pop(sent, None)
+                # Some others have their permits, and have not run yet.
+                in_flight = sum(list(self._under_way.values()), self.limit._node.resuming) - self._under_way.get(self._sent, 0)
+                feedback = replace(feedback, in_flight=in_flight)
             self._heed(feedback)
         self._over()  # last: another thread may hear a response meanwhile
 
     def _over(self, *_: object) -> None:
-        self._under_way.pop(id(self), None)
+        self._under_way.pop(self._sent, None)
 
     def __enter__(self) -> Sent:
         return self
@@ -80,8 +83,8 @@ class Sent:
     __exit__ = __del__ = _over
 
 
-_under_way: WeakKeyDictionary[Limiter | Budget, dict[int, tuple[int, int]]] = WeakKeyDictionary()
-"""Of each limit, when which requests were sent that are not answered, and their permits. No operation on it needs a lock."""
+_under_way: WeakKeyDictionary[Limiter | Budget, dict[tuple[int, int], int]] = WeakKeyDictionary()
+"""Of each limit, the permits of requests that are not answered, by when they were sent. No operation on it needs a lock."""
 
 
 @dataclass(eq=False)
