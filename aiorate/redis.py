@@ -49,7 +49,7 @@ class RedisLimiter(Limiter):
     Args:
         client_or_url: A URL such as ``redis://localhost``, or an asyncio client of redis-py or valkey-py, which is never closed. It
             lends its settings to a connection of aiorate's own; only that of a cluster is used itself.
-        name: Processes with the same name share the limit. The key in the store is ``aiorate:{name}``.
+        name: Processes with the same name share the limit. The key in the store is ``aiorate:`` and the name.
         rate: A rate, ``TokenBucket("10/s", burst=20)``, a list of these, or a ``CalendarWindow("1000/day", "Europe/Berlin")`` alone.
         burst: How many permits at once, for a rate; 1 by default.
         lease: How many seconds ahead a process books what it is going to use. Callers then hardly ever wait for the store, and
@@ -168,7 +168,7 @@ class RedisBudget(Budget):
 
     Args:
         client_or_url: See `RedisLimiter`.
-        name: Processes with the same name share the budget. The key in the store is ``aiorate:{name}``.
+        name: Processes with the same name share the budget. The key in the store is ``aiorate:`` and the name.
         shared: A Budget or RedisBudget to take from as well, by the names of the dimensions.
         lease: How many seconds late a booking may be used; the longer of this and ``slack`` counts.
         horizon: How many seconds ahead all processes together aim to book at most.
