@@ -331,15 +331,10 @@ class StoreSession(Talk):
 
     async def take_once(self, permits: Permits, limit: int) -> tuple[int, Taken]:
         """Take the permits if they are due. Returns the ns waited for the answer, and what was taken. Raises the error otherwise."""
-        node = self._node
         try:
-            ticket, _, asked, taken = node.ask(permits, _ONCE_NS, self, self._refusals, _SINCE)
-            if ticket is None:
-                return 0, taken
-            waited, _, taken = await node.wait(ticket, permits, asked)
+            return await self._node.acquire(permits, _ONCE_NS, self, self._refusals, _SINCE)
         except WaitTooLong as error:
             raise self._too_long(error, permits, limit) from None
-        return waited, taken
 
     def take_once_blocking(self, permits: Permits, limit: int) -> tuple[int, Taken]:
         """As `take_once`, in a thread without an event loop, which it blocks."""
