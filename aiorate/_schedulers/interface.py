@@ -47,8 +47,8 @@ NOBODY_KNOWS = 1 << 198
 class Scheduler(ABC):
     """When may a request go? All instants and durations are whole nanoseconds.
 
-    A custom strategy derives from this class, keeps `rate` and `max_permits`, and defines `take`, `peek`, `give_back`, `set_rate`,
-    `lag` and `bound`. The other members are defaults that fit most strategies.
+    A custom strategy derives from this class, keeps `rate` and `max_permits`, and defines `take`, `peek`, `give_back`, `set_rate`
+    and `bound`. The other members are defaults that fit most strategies.
     """
 
     __slots__ = ("_owner", "_receipts")
@@ -106,9 +106,9 @@ class Scheduler(ABC):
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate from ``now`` on. Forgives no debt and gives no credit."""
 
-    @abstractmethod
     def lag(self, now: int) -> int:
-        """How far behind schedule, in ns."""
+        """How far behind schedule, in ns. The default is 0, for strategies that make up for nothing."""
+        return 0
 
     @abstractmethod
     def bound(self, window: int, largest: int = 1) -> int | None:

@@ -158,10 +158,6 @@ class Pacing(Metered):
         self.line.collect()
         self._start(now)
 
-    def lag(self, now: int) -> int:
-        """0: unused time is stored or lost, and never makes a backlog."""
-        return 0
-
     def available(self, now: int) -> int:
         """The slots that are due by now and, where stored permits are free, those in the store."""
         due, stored, _ = self._after(0, self._due(now), self._stored, 0, now)

@@ -29,7 +29,7 @@ class Stored(Metered):
     """A permit that comes back is credited only if there was room for it at every instant since its take. The room was smallest just before
     the take that found the highest level. So the scheduler remembers the takes that found more than every later take, in `_peaks`."""
 
-    __slots__ = ("_at_first", "_last", "_over", "_peaks", "_plan")
+    __slots__ = ("_at_first", "_initial", "_last", "_over", "_peaks", "_plan")
     rate: Rate
     _plan: tuple[int, int, int, int, int, int]
     _at_first: int
@@ -43,13 +43,14 @@ class Stored(Metered):
     _peaks: list[tuple[int, int]] | None
     """Levels found by takes: instants ascend, levels descend; None: no take was noted."""
 
-    def _setup(self, plan: Plan, at_first: int, start: int | None) -> None:
+    def _setup(self, plan: Plan, initial: int, start: int | None) -> None:
+        """Hold that many permits at first."""
         self.line: Meter = Meter()
         self._receipts = True
         self._peaks = self._last = self._latest = None
         self._over = 0
         self.rate, self._plan, self.line.numbers = plan
-        self._at_first = at_first
+        self._initial, self._at_first = initial, initial * self._plan[1]
         if start is not None:
             check_ns("start", start)
             self._begin(start)
@@ -271,9 +272,10 @@ class Stored(Metered):
         self._keep(last, level, over)
 
     def reset(self, now: int) -> None:
+        """Hold as many permits as at first, and no backlog."""
         self.line.collect()
         self._latest = self._peaks = None
-        self._over = 0
+        self._over, self._at_first = 0, self._initial * self._plan[1]
         self._begin(now)
 
     def available(self, now: int) -> int:

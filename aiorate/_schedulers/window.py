@@ -60,10 +60,6 @@ class Window(Scheduler):
         check_ask("peek()", permits, now, most=self.rate.permits)
         return max(self._earliest(permits, now, ahead), now)
 
-    def lag(self, now: int) -> int:
-        """0: a window has no schedule."""
-        return 0
-
 
 class SlidingWindow(Window):
     """Allow n permits in any window of the period, wherever it begins.
