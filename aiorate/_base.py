@@ -14,7 +14,6 @@ from aiorate._errors import LimiterClosed, check_count
 from aiorate._options import check_callback, check_options, check_same_scope, check_scope
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._tree.limit import Limit, MaxWaiting
-from aiorate._tree.refusals import ACQUIRE
 from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
     from aiorate._statistics import Statistics
-    from aiorate._tree.node import Taken
-    from aiorate._tree.refusals import Refusals
     from aiorate._tree.watch import Totals
 
     F = TypeVar("F", bound=Callable[..., Any])
@@ -93,14 +90,6 @@ class Base:
 
     # Asking.
 
-    async def _wait(self, node: Limit, permits: Permits, limit: int | None = None, refusals: Refusals = ACQUIRE) -> tuple[int, Taken]:
-        """Wait for permits there; returns the ns waited, and what was taken."""
-        ticket, _, asked, taken = node.ask(permits, limit, self._max_waiting, refusals)
-        if ticket is None:
-            return 0, taken
-        waited, _, taken = await node.wait(ticket, permits, asked)
-        return waited, taken
-
     def _wait_now(self, permits: Permits) -> float:
         """How many seconds a request made now would wait."""
         node = self._node
@@ -158,6 +147,7 @@ class Base:
         """
         self._close()
         await self._node.finish()
+        await self._node.provider.aclose()
 
     def _close(self) -> None:
         error = LimiterClosed("acquire(): the limiter was closed while this request was waiting.")

@@ -166,7 +166,7 @@ class Budget(Base):
 
     def _enter(self, amounts: Amounts, limit: int | None) -> Coroutine[Any, Any, tuple[int, Taken]]:
         """Wait for the amounts: gives the ns waited, and what was taken. For `Lease`."""
-        return self._wait(self._node, amounts, limit, self._refusals)
+        return self._node.acquire(amounts, limit, self._max_waiting, self._refusals)
 
     def _enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
         """As `_enter`, in a thread without an event loop, which it blocks. For `Lease`."""

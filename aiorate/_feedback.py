@@ -53,8 +53,8 @@ class Quota:
         reset_error: Duration = 0.0,
         used: int | None = None,
     ) -> None:
-        for what, text in (("name", name), ("unit", unit)):
-            _set(self, what, _checked_text(f"Quota({what})", text))
+        _set(self, "name", name)
+        _set(self, "unit", unit)
         for what, count in (("limit", limit), ("remaining", remaining), ("used", used)):
             _set(self, what, _checked_count(f"Quota({what})", count))
         for what, length in (("reset", reset), ("window", window), ("reset_error", reset_error)):
@@ -113,7 +113,7 @@ class Feedback:
         _set(self, "status", status)
         _set(self, "pause", _seconds("Feedback(pause)", pause))
         _set(self, "quotas", quotas)
-        _set(self, "source", _checked_text("Feedback(source)", source))
+        _set(self, "source", source)
         _set(self, "retry_after", _seconds("Feedback(retry_after)", retry_after))
         _set(self, "in_flight", _checked_count("Feedback(in_flight)", in_flight))
 
@@ -125,12 +125,6 @@ def check_feedback(feedback: Feedback) -> None:
             f"observe() takes what aiorate.http.read_feedback(status, headers) returns, not {kind_of(feedback)}. To make one by hand,"
             " write aiorate.http.Feedback(429, pause=2.5), or with quotas=(aiorate.http.Quota(remaining=5, reset=30),)."
         )
-
-
-def _checked_text(what: str, text: str) -> str:
-    if not isinstance(text, str):
-        raise TypeError(f"{what} must be text, not {kind_of(text)}.")
-    return text
 
 
 def _checked_count(what: str, count: int | None) -> int | None:

@@ -119,7 +119,9 @@ class Limiter(Base, Block[float]):
         node, tree = self._node, self._node.tree
         if tree.threads and permits is _ONE and not starved_here() and self._meter.grab(True):
             return 0.0
-        ticket, _, asked, _ = node.ask(permits, limit, self._max_waiting)
+        ticket, at, asked, _ = node.ask(permits, limit, self._max_waiting)
+        if ticket is None and at == NOT_GRANTED:
+            ticket, at, asked, _ = await node.ask_again(permits, limit, self._max_waiting)
         if ticket is None:
             return 0.0
         epoch, loop, waker, decided = tree.epoch, tree.loop, node.waker, ticket.done()
@@ -184,7 +186,7 @@ class Limiter(Base, Block[float]):
         return self._enter_places(permits) if self._all_places else self.acquire(permits)
 
     async def _enter_places(self, permits: int) -> float:
-        waited, _ = await self._wait(self._lowest, self._visit("acquire()", permits))
+        waited, _ = await self._lowest.acquire(self._visit("acquire()", permits), None, self._max_waiting)
         return self._hold(waited)
 
     def _enter_blocking(self, permits: int = 1) -> float:
@@ -235,6 +237,8 @@ class Limiter(Base, Block[float]):
         while True:
             since = node.tree.run(count.open)
             ticket, at, asked, _ = node.ask(1, None, self._max_waiting, ACQUIRE, since)
+            if ticket is None and at == NOT_GRANTED:
+                ticket, at, asked, _ = await node.ask_again(1, None, self._max_waiting, ACQUIRE, since)
             at_once = at != NOT_GRANTED
             if ticket is not None:
                 _, at, _ = await node.wait(ticket, 1, asked)

@@ -33,7 +33,7 @@ MOST_DIGITS = 400  # numbers outside 1e-400 to 1e400 are refused, because their 
 _MOST = 10**MOST_DIGITS
 EVEN = 1, 1  # the ratio of all strategies that never catch up, shared
 
-_UNITS = {  # str() uses the first spelling of each unit
+_UNITS = {
     name: ns
     for ns, names in {
         1: "ns",
@@ -78,8 +78,6 @@ class Rate:
     """The calendar months of its period, which then has no fixed length: `period_ns` is that of the longest such months. 0: none."""
 
     def __init__(self, permits: Number, per: Duration = 1) -> None:
-        if isinstance(permits, str):
-            raise TypeError(f"Rate(permits) must be an int, float, Decimal or Fraction, not text. Write Rate.parse({permits[:80]!r}).")
         n, n_den = exact(permits, "Rate(permits)")
         t, t_den = _seconds(per)
         for value, name in ((n, "permits"), (t, "per")):
@@ -177,9 +175,8 @@ class Rate:
     def __str__(self) -> str:
         if self._months:
             return f"{self.permits}/{ {1: 'month', 12: 'year'}.get(self._months, f'{self._months}months') }"
-        name, length = max(
-            ((n, ns) for n, ns in _UNITS.items() if self.period_ns % ns == 0 and n not in ("d", "week", "weeks")), key=lambda unit: unit[1]
-        )
+        name = next(name for name in ("day", "h", "min", "s", "ms", "us", "ns") if self.period_ns % _UNITS[name] == 0)
+        length = _UNITS[name]
         count = self.period_ns // length
         if length >= NS_PER_SECOND and self.permits > count > 1 == gcd(self.permits, count):
             for places in range(1, _PLACES):
@@ -237,25 +234,24 @@ def exact(value: Number, what: str, also: str = "") -> tuple[int, int]:
 
     Raises ValueError or TypeError that begins with ``what``. ``also`` names other values in the message.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
-        if not -_MOST < value < _MOST:
-            raise ValueError(f"{called(what, value)} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}{also}.")
-        return value, 1
-    if isinstance(value, float) and abs(value) < _WHOLE_FLOATS and value.is_integer():
-        return int(value), 1
-    from decimal import Decimal  # as slow as importing all of aiorate, and not needed for whole numbers
-    from fractions import Fraction
-
-    if isinstance(value, bool) or not isinstance(value, (float, Decimal, Fraction)):
-        raise TypeError(f"{what} must be an int, float, Decimal or Fraction{also}, not {type(value).__name__}.")
     given = value
-    if isinstance(value, float):
-        value = Decimal(float.__repr__(value))
-    if isinstance(value, Decimal):
-        if not value.is_finite():
+    if isinstance(value, float) and abs(value) < _WHOLE_FLOATS and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        fits = -_MOST < value < _MOST
+    else:
+        from decimal import Decimal  # as slow as importing all of aiorate, and not needed for whole numbers
+        from fractions import Fraction
+
+        if isinstance(value, bool) or not isinstance(value, (float, Decimal, Fraction)):
+            raise TypeError(f"{what} must be an int, float, Decimal or Fraction{also}, not {type(value).__name__}.")
+        if isinstance(value, float):
+            value = Decimal(float.__repr__(value))
+        if isinstance(value, Decimal) and not value.is_finite():
             raise ValueError(f"{called(what, given)} must be a finite number{also}.")
-        if value and abs(value.adjusted()) > MOST_DIGITS:
-            raise ValueError(f"{called(what, given)} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}{also}.")
+        fits = isinstance(value, Fraction) or not value or abs(value.adjusted()) <= MOST_DIGITS
+    if not fits:
+        raise ValueError(f"{called(what, given)} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}{also}.")
     return value.as_integer_ratio()
 
 

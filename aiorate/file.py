@@ -18,10 +18,10 @@ from aiorate._loops.table import running_loop
 from aiorate._options import check_scope
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
-from aiorate._store.budget import Booked, limit_of
+from aiorate._store.budget import Booked
 from aiorate._store.file import file_of
 from aiorate._store.file_session import SLACK_NS, FileSession
-from aiorate._store.options import check_name, parts_of
+from aiorate._store.options import check_name, limit_of, parts_of
 from aiorate._store.pool import Pool
 
 if TYPE_CHECKING:

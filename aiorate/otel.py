@@ -163,14 +163,12 @@ _made: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # instruments and trac
 _lock = RLock()
 
 
-def _made_for(given: object, current: object, wanted: type, make: Callable[[Any, str, str | None], Any]) -> Any:
-    if given is not None and not isinstance(given, wanted):
-        raise TypeError(f"instrument() needs a {wanted.__name__}, not {kind_of(given)}.")
+def _made_for(given: object, current: object, api: type, make: Callable[[Any, str, str | None], Any]) -> Any:
     provider = current if given is None else given
     with _lock:
         if provider not in _made:
             # What the API's placeholder made, before this became the global provider, is its own now.
-            early = [made for of, made in _made.items() if provider is current and type(of).__module__.startswith(wanted.__module__)]
+            early = [made for of, made in _made.items() if provider is current and type(of).__module__.startswith(api.__module__)]
             version = next((each.version for each in distributions(name="aiorate-limiter")), None)
             _made[provider] = early[0] if early else make(provider, "aiorate", version)
         return _made[provider]

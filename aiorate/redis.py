@@ -13,8 +13,8 @@ from aiorate._budget import Budget
 from aiorate._limiter import Limiter
 from aiorate._loops.table import running_loop
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
-from aiorate._store.budget import Booked, limit_of
-from aiorate._store.options import parts_of, terms_of
+from aiorate._store.budget import Booked
+from aiorate._store.options import Terms, limit_of, parts_of
 from aiorate._store.pool import Pool
 from aiorate._store.session import StoreSession
 from aiorate._tree.refusals import ACQUIRE
@@ -39,15 +39,17 @@ __all__ = ["RedisBudget", "RedisLimiter"]
 class RedisLimiter(Limiter):
     """One limit for all processes that use the same name, through Redis or Valkey.
 
-    It has all the calls of a `Limiter`. `pause`, `observe` and `resume` reach all processes. The store assigns time slots by its own
-    clock: with rate R and burst b, all processes together are granted at most ``b + R * (w + max(slack, lease, 0.5 / R))`` in any window
-    of w seconds, plus as much as answers take longer to one process than to another. If requests are for several permits, add the largest
-    one per process.
+    It has all the calls of a `Limiter`. `pause`, `observe` and `resume` reach all processes. `aclose` gives back to the store what was
+    booked; synchronous code writes ``asyncio.run(limiter.aclose())``.
+
+    The store assigns time slots by its own clock: with rate R and burst b, all processes together are granted at most
+    ``b + R * (w + max(slack, lease, 0.5 / R))`` in any window of w seconds, plus as much as answers take longer to one process than to
+    another. If requests are for several permits, add the largest one per process.
 
     Args:
         client_or_url: A URL such as ``redis://localhost``, or an asyncio client of redis-py or valkey-py, which is never closed. It
             lends its settings to a connection of aiorate's own; only that of a cluster is used itself.
-        name: Processes with the same name share the limit. The key in the store is ``aiorate:{name}``.
+        name: Processes with the same name share the limit. The key in the store is ``aiorate:`` and the name.
         rate: A rate, ``TokenBucket("10/s", burst=20)``, a list of these, or a ``CalendarWindow("1000/day", "Europe/Berlin")`` alone.
         burst: How many permits at once, for a rate; 1 by default.
         lease: How many seconds ahead a process books what it is going to use. Callers then hardly ever wait for the store, and
@@ -89,7 +91,7 @@ class RedisLimiter(Limiter):
         parts = parts_of("RedisLimiter", rate, burst, lease)
         kind = "limiter" if parts[0].calendar is None else "window"
         outage = on_unavailable, local_share, grace
-        terms = terms_of("RedisLimiter", "acquire()", kind, client_or_url, name, scope, horizon, lease, slack, *outage)
+        terms = Terms("RedisLimiter", "acquire()", kind, client_or_url, name, scope, horizon, lease, slack, *outage)
         pool = Pool(parts, kind == "limiter", terms.late)
         super().__init__(
             pool,
@@ -115,21 +117,22 @@ class RedisLimiter(Limiter):
 
         With ``max_wait=0``, or less than an answer of the store takes, the store is asked once, and grants what is due now.
         """
-        if max_wait is not None:
-            limit = duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
-            if self._session.asks_once(limit):
-                self._check("acquire()", permits)
-                return ns_to_seconds((await self._session.take_once(permits, limit))[0])
-        return await super().acquire(permits, max_wait=max_wait)
+        if (limit := self._asks_once("acquire", permits, max_wait)) is None:
+            return await super().acquire(permits, max_wait=max_wait)
+        return ns_to_seconds((await self._session.take_once(permits, limit))[0])
 
     def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
         """As `Limiter.acquire_blocking`. A short ``max_wait`` is as in `acquire`: with 0, the store is asked once."""
-        if max_wait is not None:
-            limit = duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
-            if self._session.asks_once(limit):
-                self._check("acquire_blocking()", permits)
-                return ns_to_seconds(self._session.take_once_blocking(permits, limit)[0])
-        return super().acquire_blocking(permits, max_wait=max_wait)
+        if (limit := self._asks_once("acquire_blocking", permits, max_wait)) is None:
+            return super().acquire_blocking(permits, max_wait=max_wait)
+        return ns_to_seconds(self._session.take_once_blocking(permits, limit)[0])
+
+    def _asks_once(self, call: str, permits: int, max_wait: Duration | None) -> int | None:
+        """The ns that a request may wait for which the store is asked once; None: it stands in line."""
+        if max_wait is None or not self._session.asks_once(limit := duration_to_ns(max_wait, f"{call}(max_wait)", NO_BOUND)):
+            return None
+        self._check(f"{call}()", permits)
+        return limit
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if this process has them at hand, without waiting and without asking the store.
@@ -152,14 +155,6 @@ class RedisLimiter(Limiter):
         """Raises RuntimeError: other processes share the limit and remember it. Use another name."""
         self._node.scheduler.reset(0)
 
-    async def aclose(self) -> None:
-        """Close the limiter, and give back to the store what it had booked. Callers in the queue get `LimiterClosed`.
-
-        Synchronous code writes ``asyncio.run(limiter.aclose())`` for a limiter with ``scope="process"``.
-        """
-        await super().aclose()
-        await self._session.aclose()
-
 
 class RedisBudget(Budget):
     """One budget for all processes that use the same name, through Redis or Valkey.
@@ -173,7 +168,7 @@ class RedisBudget(Budget):
 
     Args:
         client_or_url: See `RedisLimiter`.
-        name: Processes with the same name share the budget. The key in the store is ``aiorate:{name}``.
+        name: Processes with the same name share the budget. The key in the store is ``aiorate:`` and the name.
         shared: A Budget or RedisBudget to take from as well, by the names of the dimensions.
         lease: How many seconds late a booking may be used; the longer of this and ``slack`` counts.
         horizon: How many seconds ahead all processes together aim to book at most.
@@ -207,9 +202,9 @@ class RedisBudget(Budget):
         **dimensions: TokenBucket | Rate | str | Number,
     ) -> None:
         kind, outage = "budget:" + ",".join(map(quote, dimensions)), (on_unavailable, local_share, grace)
-        terms = terms_of("RedisBudget", "reserve()", kind, client_or_url, name, scope, horizon, lease, slack, *outage)
+        terms = Terms("RedisBudget", "reserve()", kind, client_or_url, name, scope, horizon, lease, slack, *outage)
         self._late = terms.late
-        self._limits = {dimension: limit_of(f"RedisBudget({dimension})", limit) for dimension, limit in dimensions.items()}
+        self._limits = {each: limit_of(f"RedisBudget({each})", limit) for each, limit in dimensions.items()}
         super().__init__(
             shared=shared,
             on_error=on_error,
@@ -222,8 +217,8 @@ class RedisBudget(Budget):
             scope=scope,
             **dimensions,
         )
-        key, pool, terms = f"aiorate:{name}", self._booked.pool, terms._replace(lease=0)
-        self._session = StoreSession(client_or_url, key, self._node, pool, terms, self._refusals)
+        terms.lease = 0
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, self._booked.pool, terms, self._refusals)
 
     def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
         self._booked = Booked(self._limits, self._late)
@@ -245,8 +240,3 @@ class RedisBudget(Budget):
         if limit is None or not self._session.asks_once(limit):
             return super()._enter_blocking(amounts, limit)
         return self._session.take_once_blocking(amounts, limit)
-
-    async def aclose(self) -> None:
-        """Close the budget, and give back to the store what it had booked. Callers in the queue get `LimiterClosed`."""
-        await super().aclose()
-        await self._session.aclose()

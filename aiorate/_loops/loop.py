@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from asyncio import InvalidStateError
+from asyncio import Future, InvalidStateError
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
@@ -56,26 +56,6 @@ class TimedClock(Clock, Protocol):
         ...
 
 
-class Ticket(Protocol):
-    """What a waiter holds: the part of `asyncio.Future` that tells an outcome."""
-
-    def done(self) -> bool:
-        """Whether its owner may go on, which may be later than its `set_result`."""
-        ...
-
-    def cancelled(self) -> bool:
-        """Whether its owner is being cancelled, but has not run since."""
-        ...
-
-    def result(self) -> Any:
-        """The outcome. Raises InvalidStateError or CancelledError if it was not decided."""
-        ...
-
-    def set_result(self, outcome: Any, /) -> None:
-        """Decide it, and let its owner go on."""
-        ...
-
-
 class OutcomeTicket:
     """A ticket that holds the outcome itself, while its owner awaits something else."""
 
@@ -86,15 +66,25 @@ class OutcomeTicket:
         self.task: Any = None  # its owner, where others can see whether it is being cancelled
 
     def done(self) -> bool:
+        """Whether its owner may go on, which may be later than its `set_result`."""
         return self.outcome is not None
 
     def cancelled(self) -> bool:
+        """Whether its owner is being cancelled, but has not run since."""
         return self.outcome is None and self.task is not None and self.task.cancelling() > 0
 
     def result(self) -> Any:
+        """The outcome. Raises InvalidStateError if it was not decided."""
         if self.outcome is None:
             raise InvalidStateError
         return self.outcome
+
+    def set_result(self, outcome: Any, /) -> None:
+        """Decide it, and let its owner go on."""
+        raise NotImplementedError
+
+
+Ticket: TypeAlias = Future[Any] | OutcomeTicket  # what a waiter holds; of a future, only what the other has too
 
 
 class Decider(Protocol):

@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from aiorate._errors import kind_of
-from aiorate._schedulers.interface import Scheduler, check_ask, check_give_back, check_permits, check_window, claim
+from aiorate._schedulers.interface import Scheduler, check_give_back, check_permits, check_window, claim
 
 if TYPE_CHECKING:
     from aiorate._rate import Number, Rate
-    from aiorate._schedulers.amounts import Permits
 
 
 class AllOf(Scheduler):
@@ -45,21 +44,12 @@ class AllOf(Scheduler):
     @property
     def rate(self) -> Rate:  # type: ignore[override]  # it follows the members'
         """The rate of the tightest member."""
-        tightest = self.members[0].rate
-        for member in self.members[1:]:
-            if member.rate.slower_than(tightest):
-                tightest = member.rate
-        return tightest
+        return min(self.members, key=lambda member: member.rate.per_second).rate
 
     @property
     def max_permits(self) -> int | None:  # type: ignore[override]
         """The least `max_permits` of a member."""
-        least = None  # by hand, because every take asks: min() of a comprehension takes three times as long
-        for member in self.members:
-            most = member.max_permits
-            if most is not None and (least is None or most < least):
-                least = most
-        return least
+        return min([member.max_permits for member in self.members if member.max_permits is not None], default=None)
 
     @property
     def books_since(self) -> bool:  # type: ignore[override]
@@ -81,22 +71,14 @@ class AllOf(Scheduler):
         """The most nanoseconds of schedule that a member has lost."""
         return max(member.spilled for member in self.members)
 
-    def _shares(self, permits: Permits) -> list[tuple[Any, int]]:
-        """What a request takes, and of whom."""
-        return [(part, permits) for part in self._permitted]  # type: ignore[misc]  # no amounts here
+    # The members check what they are asked.
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
-        check_ask("take()", permits, now, since, self.max_permits)
-        at = max([member.peek(permits, now) for member in self._permitted])
+        at: int = max([member.peek(permits, now) for member in self._permitted])
         # ``since`` does not decide whether a request is granted, so peek() at all members is enough.
-        return at if at > now else self._take(permits, now, since)
-
-    def _take(self, permits: Permits, now: int, since: int | None) -> int:
-        """Take what is due."""
-        return max([part.take(share, now, since) for part, share in self._shares(permits)], default=now)
+        return at if at > now else max([member.take(permits, now, since) for member in self._permitted])
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
-        check_ask("peek()", permits, now, most=self.max_permits)
         at: int = max([member.peek(permits, now, ahead) for member in self._permitted])
         return at
 

@@ -94,13 +94,11 @@ class CalendarWindow(Window):
     def charge(self, permits: int, now: int) -> None:
         """Count permits in this window as far as they fit, and the rest in the next ones."""
         check_permits("charge()", permits)
-        at = self._earliest(1, now)
-        began, ends, used = (self._began, self._ends, self._used) if at < self._ends else (at, self._edge_after(at), 0)
-        windows, used = divmod(used + permits - 1, self.rate.permits)  # those that are used up, and what the last permit finds used
-        if windows:
-            began = at = self._edge(ends, windows - 1)
-            ends = self._edge_after(at)
-        self._began, self._ends, self._used, self._last = began, ends, used + 1, at
+        used = (0 if max(self._last, now) >= self._ends else self._used) + permits - 1  # found by the last of them, from this window on
+        at = self._earliest(1, now, permits - 1)
+        if at >= self._ends:
+            self._began, self._ends = at, self._edge_after(at)
+        self._used, self._last = used % self.rate.permits + 1, at
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the number of permits. The window keeps its period, as in `SlidingWindow.set_rate`.

@@ -46,7 +46,7 @@ class Dimensions(AllOf):
         return available
 
     def _shares(self, permits: Permits) -> list[tuple[Any, int]]:
-        """The dimensions of which it takes more than 0. Others, of limits above, come after them."""
+        """The dimensions of which it takes more than 0, and how much. Others, of limits above, come after them."""
         assert isinstance(permits, Amounts)
         return [(part, amount) for part, amount in zip(self._permitted, permits.of, strict=False) if amount]
 
@@ -64,7 +64,7 @@ class Dimensions(AllOf):
                 permits.waited_for = name
         if permits.waited_for is not None:
             self._waited = tick(), now, permits.waited_for
-        return super()._take(permits, now, since)
+        return max([part.take(amount, now, since) for part, amount in self._shares(permits)], default=now)
 
     def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
         """The latest instant that a dimension names. If that is after ``now`` with nothing ahead, the request waits for that dimension."""

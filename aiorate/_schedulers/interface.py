@@ -26,12 +26,16 @@ The laws, which `aiorate.testing.check_scheduler` tries on any scheduler:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiorate._errors import called
+from aiorate._meter import NO_LINE
 from aiorate._rate import NS_PER_SECOND, Rate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self
+
     from aiorate._meter import Meter
     from aiorate._rate import Number
 
@@ -43,8 +47,8 @@ NOBODY_KNOWS = 1 << 198
 class Scheduler(ABC):
     """When may a request go? All instants and durations are whole nanoseconds.
 
-    A custom strategy derives from this class, keeps `rate` and `max_permits`, and defines `take`, `peek`, `give_back`, `set_rate`,
-    `lag` and `bound`. The other members are defaults that fit most strategies.
+    A custom strategy derives from this class, keeps `rate` and `max_permits`, and defines `take`, `peek`, `give_back`, `set_rate`
+    and `bound`. The other members are defaults that fit most strategies.
     """
 
     __slots__ = ("_owner", "_receipts")
@@ -102,9 +106,9 @@ class Scheduler(ABC):
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate from ``now`` on. Forgives no debt and gives no credit."""
 
-    @abstractmethod
     def lag(self, now: int) -> int:
-        """How far behind schedule, in ns."""
+        """How far behind schedule, in ns. The default is 0, for strategies that make up for nothing."""
+        return 0
 
     @abstractmethod
     def bound(self, window: int, largest: int = 1) -> int | None:
@@ -171,6 +175,47 @@ class Scheduler(ABC):
 
     def shift(self, ns: int) -> None:
         """Follow a pause of ``ns``. Only strategies that follow the calendar need it."""
+
+
+class Metered(Scheduler):
+    """One of which a meter takes single permits: a grab of a meter is a take of one permit.
+
+    The subclass keeps the instant of its next permit in `line`, in ticks, and sets ``metered_take = take`` below its own `take`.
+    """
+
+    __slots__ = ("_latest", "line", "rate")
+    rate: Rate
+    line: Meter
+    """The next permit. A grab does what ``take(1, now)`` does, or nothing."""
+    _latest: Any
+    """What undoes the latest takes, their instant first; None: they stand."""
+
+    metered_take: Callable[..., int] = Scheduler.take
+
+    @property
+    def _meter(self) -> Meter | None:
+        """The line, unless it is not straight, or a subclass or an attribute takes permits in another way."""
+        return self.line if self.take == self.metered_take and self.line.numbers != NO_LINE else None
+
+    def collect(self) -> None:
+        """Heed the grabs since the last call. All takes before them stand."""
+        last, cut, peak = self.line.collect()
+        if last is not None:
+            self._latest = None
+            self.heed(last, cut, peak)
+
+    def heed(self, last: int, cut: int, peak: int) -> None:
+        """Follow grabs, the latest at ``last``, that lost ``cut`` ticks and found at most ``peak`` idle ones."""
+        raise NotImplementedError
+
+    def __getstate__(self) -> object:
+        self.collect()  # the copy of a meter begins without grabs
+        return object.__getstate__(self)
+
+    def __copy__(self) -> Self:
+        from copy import deepcopy
+
+        return deepcopy(self)
 
 
 def claim(owner: str, *schedulers: Scheduler) -> None:

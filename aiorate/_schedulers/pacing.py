@@ -13,10 +13,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from aiorate._meter import Meter
+from aiorate._meter import NO_LINE, Meter, PureMeter
 from aiorate._rate import Rate, ceil_div
-from aiorate._schedulers.interface import check_ask, check_give_back, check_ns, check_permits
-from aiorate._schedulers.metered import Metered
+from aiorate._schedulers.interface import Metered, check_ask, check_give_back, check_ns, check_permits
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
@@ -47,7 +46,7 @@ class Pacing(Metered):
         self._receipts = True
         self.rate = rate = Rate.of(rate)
         self._unit, self._cost, self._price, self._most, numbers = self._numbers(rate)
-        self.line: Meter = Meter(numbers)
+        self.line: Meter = PureMeter() if numbers is NO_LINE else Meter(numbers)
         self._start(start)
 
     def _start(self, start: int | None) -> None:
@@ -158,10 +157,6 @@ class Pacing(Metered):
         """Owe nothing, with the store of a new scheduler."""
         self.line.collect()
         self._start(now)
-
-    def lag(self, now: int) -> int:
-        """0: unused time is stored or lost, and never makes a backlog."""
-        return 0
 
     def available(self, now: int) -> int:
         """The slots that are due by now and, where stored permits are free, those in the store."""

@@ -77,9 +77,6 @@ class Places(Scheduler):
         """Refused: places have a number, not a rate."""
         raise RuntimeError("set_rate(): a limit of concurrency has no rate.")
 
-    def lag(self, now: int) -> int:
-        return 0
-
     def bound(self, window: int, largest: int = 1) -> int | None:
         """None: a place may be taken and left any number of times."""
         return None

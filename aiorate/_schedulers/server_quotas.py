@@ -13,7 +13,6 @@ from aiorate._schedulers.all_of import AllOf
 
 if TYPE_CHECKING:
     from aiorate._feedback import Quota
-    from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
 
 
@@ -21,98 +20,38 @@ _MOST_WINDOWS = 32  # a second's, a minute's and a day's window, in what many re
 _MOST_BUCKETS = 8  # a bucket of each name
 _ON_THE_WAY_NS = 5_000_000_000  # requests granted longer ago have reached the server, which has counted them
 _EXACT = 10  # times its error: a time that long tells the rate
-_PLENTY = 1 << 198  # permits, where a quota is over
+_PLENTY = _NEVER = 1 << 198  # permits where a quota is over; and when a bucket ends
 
 
-class _Said:
-    """What a server said at an instant of the limiter's. It is asked as a member of an `AllOf` is."""
+class _Quota:
+    """What a server said of a quota at an instant of the limiter's. It is asked as a member of an `AllOf` is.
 
-    __slots__ = ("_at_once", "_began")
+    A window allows what is left until it ends, and anything afterwards. A bucket never ends. It is an estimate of the server's, from what
+    that said and what was taken here since: OpenAI and Anthropic tell how much is left, how much a full bucket holds, and in how many
+    seconds it will be full. So it holds ``left`` at ``at`` and gains ``size - left`` in ``full_in`` ns. A level is a whole number of
+    permits times ``full_in``.
 
-    def __init__(self, now: int) -> None:
-        self._began = now
-        self._at_once = 0  # permits granted since then, at that very instant
-
-    def _note(self, permits: int, now: int) -> None:
-        if now == self._began:
-            self._at_once += permits
-
-    def _came_back(self, permits: int, taken: int) -> int:
-        """How many of the permits granted at ``taken`` the server had not counted when it spoke."""
-        if taken != self._began:
-            return permits if taken > self._began else 0
-        credit = min(permits, self._at_once)
-        self._at_once -= credit
-        return credit
-
-
-class _Window(_Said):
-    """One window of the server, or several that end soon after each other. ``left`` permits may go before ``until``."""
-
-    __slots__ = ("doubted", "earliest", "left", "until")
-
-    def __init__(self, left: int, now: int, until: int, doubted: int) -> None:
-        super().__init__(now)
-        self.left = left
-        self.doubted = doubted  # permits in flight, which the server has counted or not
-        self.until = until
-        self.earliest = until  # the end of the first of several
-
-    def absorb(self, earlier: _Window) -> None:
-        """Hold for a window that ends earlier, too: longer than necessary, and never for more than was left of either."""
-        self.left = min(self.left, earlier.left)
-        self.earliest = earlier.earliest
-        if earlier._began >= self._began:
-            self._began, self._at_once = earlier._began, earlier._at_once
-
-    def _rested(self, now: int) -> bool:
-        return now >= self.until
-
-    def available(self, now: int) -> int:
-        return self.left if now < self.until else _PLENTY
-
-    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
-        """The end of the window if it has fewer left, else ``now``."""
-        return self.until if ahead + permits > self.left and now < self.until else now
-
-    def take(self, permits: int, now: int, since: int | None) -> int:
-        if now < self.until:
-            self.left -= permits
-            self._note(permits, now)
-        return now if since is None else since
-
-    def give_back(self, permits: int, now: int, taken: int | None) -> None:
-        if taken is not None and taken < self.until:
-            self.left += self._came_back(permits, taken)
-
-    def shift(self, ns: int) -> None:
-        """Follow a pause of ``ns``, during which the server's time went on."""
-        self.until -= ns
-        self.earliest -= ns
-
-
-class _Bucket(_Said):
-    """An estimate of a server's token bucket, from what the server said and what was taken here since.
-
-    OpenAI and Anthropic tell how much is left, how much a full bucket holds, and in how many seconds it will be full. So it holds
-    ``left`` at ``at`` and gains ``size - left`` in ``full_in`` ns. A level is a whole number of permits times ``full_in``.
-
-    Responses overtake each other, and a server has not counted the requests that are still on their way to it. So the level is
+    Responses overtake each other, and a server has not counted the requests that are still on their way to it. So the level of a bucket is
     between what the server said and that less the grants of the last seconds. The level here stays if it lies in between, and moves
     to the nearer end if not.
     """
 
-    __slots__ = ("_at", "_earlier", "_full_in", "_gain", "_known", "_level", "_most", "_recent", "_since", "_size")
+    __slots__ = (
+        *("_at", "_at_once", "_began", "_earlier", "_full_in", "_gain", "_known", "_most", "_recent", "_since", "_size"),
+        *("doubted", "level", "until"),
+    )
 
-    def __init__(self, left: int, size: int, full_in: int, now: int, at: int, in_flight: int) -> None:
+    def __init__(self, left: int, size: int, gain: int, full_in: int, now: int, at: int, in_flight: int = 0, until: int = _NEVER) -> None:
+        self.level = (left - in_flight) * full_in
+        self.until = until
+        self.doubted = 0  # of a window: permits in flight, which the server has counted or not
         self._at = self._since = at
-        self._level = (left - in_flight) * full_in
         self._recent = self._earlier = 0  # permits granted since `_since`, and in an equal time before it
         self._known = at + _ON_THE_WAY_NS  # from then on, these are all the permits that may be on their way
-        self._heed(left, size, size - left, full_in, now)
+        self._heed(left, size, gain, full_in, now)
 
     def tell(self, left: int, size: int, full_in: int, now: int, at: int, error: int, in_flight: int) -> None:
-        """Heed another word of the server. ``now`` is the limiter's instant, and ``at`` the same in time that no pause holds up.
+        """Heed another word of a bucket. ``now`` is the limiter's instant, and ``at`` the same in time that no pause holds up.
 
         If that tells no rate, because the bucket is full or will be at once, the earlier rate stays. If ``full_in`` is not known within
         a tenth, the earlier rate stays too, unless that is impossible: then it becomes the nearest that is possible.
@@ -131,22 +70,26 @@ class _Bucket(_Said):
             else:
                 gain, full_in = self._gain, self._full_in
         said = left * full_in
-        level = self._level * full_in // self._full_in  # rounded down
+        level = self.level * full_in // self._full_in  # rounded down
         if at >= self._known:
             level = max(level, said - (self._recent + self._earlier) * full_in)
-        self._level = level if level <= said else said - in_flight * full_in
+        self.level = level if level <= said else said - in_flight * full_in
         self._heed(left, size, gain, full_in, now)
 
     def _heed(self, left: int, size: int, gain: int, full_in: int, now: int) -> None:
-        _Said.__init__(self, now)
-        self._size, self._gain, self._full_in = size, gain, full_in
+        self._size, self._gain, self._full_in, self._began = size, gain, full_in, now
         self._most = left * full_in  # what the server said, less the grants since
+        self._at_once = 0  # permits granted since the server spoke, at that very instant
+
+    def raise_to(self, left: int) -> None:
+        """More is left of a window, since what was in flight has not reached the server."""
+        self.level = self._most = left
 
     def _advance(self, now: int) -> None:
         elapsed = now - self._at
         if elapsed > 0:
             full = self._size * self._full_in
-            self._level = min(self._level + elapsed * self._gain, full)
+            self.level = min(self.level + elapsed * self._gain, full)
             self._most = min(self._most + elapsed * self._gain, full)
             self._at = now
         if now - self._since >= _ON_THE_WAY_NS:
@@ -154,42 +97,52 @@ class _Bucket(_Said):
             self._recent, self._since = 0, now
 
     def _rested(self, now: int) -> bool:
-        """Whether it is full, and refuses nothing at ``now``."""
+        """Whether it is full or over, and refuses nothing at ``now``."""
         return self.available(now) >= self._size
 
     def available(self, now: int) -> int:
-        """The number of permits that it holds, 0 or more."""
-        level = self._level + max(0, now - self._at) * self._gain
+        """The number of permits that are left, 0 or more."""
+        if now >= self.until:
+            return _PLENTY
+        level = self.level + max(0, now - self._at) * self._gain
         return max(0, min(level // self._full_in, self._size))
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
-        """The instant, ``now`` or later, at which it holds that many. More than its size goes from a full bucket, and the rest is owed."""
-        missing = (ahead + min(permits, self._size)) * self._full_in - self._level
-        return max(now, self._at + ceil_div(missing, self._gain)) if missing > 0 else now
+        """The instant, ``now`` or later, at which so many are left. More than its size goes from a full bucket, and the rest is owed."""
+        missing = (ahead + min(permits, self._size)) * self._full_in - self.level
+        if missing <= 0 or now >= self.until:
+            return now
+        return max(now, self._at + ceil_div(missing, self._gain)) if self._gain else self.until
 
     def take(self, permits: int, now: int, since: int | None) -> int:
-        self._advance(now)
-        self._level -= permits * self._full_in
-        self._most -= permits * self._full_in
-        self._recent += permits
-        self._note(permits, now)
+        if now < self.until:
+            self._advance(now)
+            self.level -= permits * self._full_in
+            self._most -= permits * self._full_in
+            self._recent += permits
+            self._at_once += permits if now == self._began else 0
         return now if since is None else since
 
     def give_back(self, permits: int, now: int, taken: int | None) -> None:
         """Count permits that were granted at ``taken`` and not used. The level never exceeds what the server said."""
-        if taken is None:
+        if taken is None or taken >= self.until:
             return
         self._advance(now)
-        self._most = min(self._most + self._came_back(permits, taken) * self._full_in, self._size * self._full_in)
+        uncounted = permits if taken > self._began else 0  # which the server had not counted when it spoke
+        if taken == self._began:
+            uncounted = min(permits, self._at_once)
+            self._at_once -= uncounted
+        self._most = min(self._most + uncounted * self._full_in, self._size * self._full_in)
         if taken >= self._since:
             self._recent = max(0, self._recent - permits)
-        self._level = min(self._level + permits * self._full_in, self._most)
+        self.level = min(self.level + permits * self._full_in, self._most)
 
     def shift(self, ns: int) -> None:
         """Follow a pause of ``ns``, during which the server's time went on."""
         self._at -= ns
         self._since -= ns
         self._known -= ns
+        self.until -= ns
 
 
 class ServerQuotas(AllOf):
@@ -204,8 +157,8 @@ class ServerQuotas(AllOf):
 
     def __init__(self, strategy: Scheduler) -> None:
         self.members = self._permitted = (strategy,)
-        self._windows: list[_Window] = []  # the first to end comes first
-        self._buckets: dict[str, _Bucket] = {}
+        self._windows: list[_Quota] = []  # the first to end comes first
+        self._buckets: dict[str, _Quota] = {}
 
     def heed(self, quota: Quota, paused: bool, now: int, held_for: int, in_flight: int) -> bool:
         """Heed what is left of a quota. Its time runs from now, also in a pause that has lasted ``held_for``. False: that is nothing new.
@@ -240,27 +193,28 @@ class ServerQuotas(AllOf):
         The server may not have counted the permits in flight. A window that ends at about the same time, and agrees with what was counted
         or not, is the same one, and knows better: grants were counted here.
 
-        Of more than 32 windows that differ, the two that end the closest together become one: the lesser, until the later end.
+        Of more than 32 windows that differ, the last and the new one become one: the lesser, until the later end.
         """
         windows, raised = self._windows, False
         same = [window for window in windows if until - window.until < window.until - now]
         for window in same:
-            if not in_flight and window.doubted and left > window.left:  # what was in flight has not reached the server
-                window.left, raised = min(left, window.left + window.doubted), True
-            window.doubted = min(window.doubted, in_flight, max(left - window.left, 0))  # older words that come later bring no more
-        if any(window.left <= left and window.until >= until for window in windows):
+            if not in_flight and window.doubted and left > window.level:
+                window.raise_to(min(left, window.level + window.doubted))
+                raised = True
+            window.doubted = min(window.doubted, in_flight, max(left - window.level, 0))  # older words that come later bring no more
+        if any(window.level <= left and window.until >= until for window in windows):
             return raised
-        agree = [(window.left, window.doubted) for window in same if left - in_flight <= window.left <= left]
+        agree = [(window.level, window.doubted) for window in same if left - in_flight <= window.level <= left]
         # One at least, whose response says what has become of the others.
         known = max(min(left, 1), left - in_flight)
         left, doubted = agree[0] if agree else (known, left - known)
-        windows[:] = [window for window in windows if window.until > now and not (window.left >= left and window.until <= until)]
-        windows.append(_Window(left, now, until, doubted))
+        windows[:] = [window for window in windows if window.until > now and not (window.level >= left and window.until <= until)]
+        if len(windows) == _MOST_WINDOWS:
+            last = windows.pop()
+            left, until, doubted = min(left, last.level), max(until, last.until), 0
+        windows.append(window := _Quota(left, _PLENTY, 0, 1, now, now, 0, until))
+        window.doubted = doubted
         windows.sort(key=attrgetter("until"))
-        if len(windows) > _MOST_WINDOWS:
-            # Closest from the first end that either stands for, or each response would prolong one window for ever.
-            closest = min(range(_MOST_WINDOWS), key=lambda place: windows[place + 1].until - windows[place].earliest)
-            windows[closest + 1].absorb(windows.pop(closest))
         self._permitted = (*self.members, *windows, *self._buckets.values())
         return True
 
@@ -281,7 +235,7 @@ class ServerQuotas(AllOf):
         if name in buckets:
             buckets[name].tell(left, size, full_in, now, at, error, in_flight)
         else:
-            buckets[name] = _Bucket(left, size, told, now, at, in_flight)
+            buckets[name] = _Quota(left, size, size - left, told, now, at, in_flight)
         self._permitted = (*self.members, *self._windows, *buckets.values())
         return True
 
@@ -294,16 +248,16 @@ class ServerQuotas(AllOf):
         left = min([quota.available(now) for quota in self._permitted[1:]], default=_PLENTY)
         return None if left == _PLENTY else left
 
-    def _take(self, permits: Permits, now: int, since: int | None) -> int:
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
         if since is not None:  # a request that waited for a quota was not late before
             since = max([since, *(quota.peek(permits, since) for quota in self._permitted[1:])])
-        return super()._take(permits, now, since)
+        return super().take(permits, now, since)
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         at = super().peek(permits, now, ahead)
         if ahead and (ends := max([window.peek(permits, now, ahead) for window in self._windows], default=now)) > now:
             # What no window leaves goes after the last of them.
-            left = min([window.left for window in self._windows if window.until == ends])
+            left = min([window.level for window in self._windows if window.until == ends])
             at = max(at, self.members[0].peek(permits, ends, max(ahead - left, 0)))
         return at
 

@@ -16,10 +16,9 @@ from typing import Any
 
 from aiorate._meter import Meter
 from aiorate._rate import Rate, ceil_div
-from aiorate._schedulers.interface import check_ask, check_give_back, check_ns, check_permits, check_window
-from aiorate._schedulers.metered import Metered
+from aiorate._schedulers.interface import Metered, check_ask, check_give_back, check_ns, check_permits, check_window
 
-_STEPS = 64  # levels of a full store that are told apart
+_MANY, _MOST = 64, 128
 _instant = itemgetter(0)
 # A rate; in units, what follows from it and the parameters; and the numbers of the meter. Shared by all stores with the same parameters.
 # The units: a nanosecond, a permit, the size of the store, and its size while overflow returns; and the ratio at which it returns.
@@ -30,7 +29,7 @@ class Stored(Metered):
     """A permit that comes back is credited only if there was room for it at every instant since its take. The room was smallest just before
     the take that found the highest level. So the scheduler remembers the takes that found more than every later take, in `_peaks`."""
 
-    __slots__ = ("_at_first", "_last", "_over", "_peaks", "_plan")
+    __slots__ = ("_at_first", "_initial", "_last", "_over", "_peaks", "_plan")
     rate: Rate
     _plan: tuple[int, int, int, int, int, int]
     _at_first: int
@@ -44,13 +43,14 @@ class Stored(Metered):
     _peaks: list[tuple[int, int]] | None
     """Levels found by takes: instants ascend, levels descend; None: no take was noted."""
 
-    def _setup(self, plan: Plan, at_first: int, start: int | None) -> None:
+    def _setup(self, plan: Plan, initial: int, start: int | None) -> None:
+        """Hold that many permits at first."""
         self.line: Meter = Meter()
         self._receipts = True
         self._peaks = self._last = self._latest = None
         self._over = 0
         self.rate, self._plan, self.line.numbers = plan
-        self._at_first = at_first
+        self._initial, self._at_first = initial, initial * self._plan[1]
         if start is not None:
             check_ns("start", start)
             self._begin(start)
@@ -193,10 +193,11 @@ class Stored(Metered):
             return
         if peaks and peaks[-1][0] > now:
             now = peaks[-1][0]  # where the clock went back, the take is later in order
-        level, place = level if level > 0 else 0, len(peaks)
+        place = len(peaks)
         while place and peaks[place - 1][1] <= level:
             place -= 1
-        if place and peaks[place - 1][1] - level < self._plan[2] // _STEPS:  # hardly lower: one record of both, never too low
+        if place >= _MOST or (place >= _MANY and peaks[place - 1][1] - level < self._plan[2] // _MANY):
+            # Hardly lower: one record of both, which is never too low.
             place -= 1
             level = peaks[place][1]
         peaks[place:] = ((now, level),)  # in one step: a signal handler may raise after a call
@@ -271,9 +272,10 @@ class Stored(Metered):
         self._keep(last, level, over)
 
     def reset(self, now: int) -> None:
+        """Hold as many permits as at first, and no backlog."""
         self.line.collect()
         self._latest = self._peaks = None
-        self._over = 0
+        self._over, self._at_first = 0, self._initial * self._plan[1]
         self._begin(now)
 
     def available(self, now: int) -> int:

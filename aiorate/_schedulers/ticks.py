@@ -18,12 +18,25 @@ if TYPE_CHECKING:
     from aiorate._schedulers.pacing import Numbers
 
 
-class _Schedule(Pacing):
-    """The store is the delay that is still to be made up for."""
+class TicksAccumulator(Pacing):
+    """Keep to a schedule, and make up for all missed time at once.
+
+    The k-th permit is due at ``start + k / rate``, whatever happened before. Use it for load generators that must reach a mean rate, and
+    not for quotas: everything that was missed follows at once, without a bound.
+
+    Args:
+        rate: The rate: text such as ``"10/s"``, a number per second, or a `Rate`.
+        start: When the schedule begins, in ns. By default with the first request.
+    """
 
     __slots__ = ()
     rate: Rate
+    books_since: bool = False
     _makes_up: bool = True
+    _strictness: tuple[int, int] = (0, 1)
+
+    def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
+        self._setup(rate, start)
 
     @property
     def ticks(self) -> int | None:
@@ -46,26 +59,6 @@ class _Schedule(Pacing):
         # The next slot as a clock reading in seconds, once there is one.
         next_at = "" if self.ticks is None else f", next_at={round(ns_to_seconds(self.ticks), 6)}"
         return f"{type(self).__name__}({str(self.rate)!r}{self._parameters()}{next_at})"
-
-
-class TicksAccumulator(_Schedule):
-    """Keep to a schedule, and make up for all missed time at once.
-
-    The k-th permit is due at ``start + k / rate``, whatever happened before. Use it for load generators that must reach a mean rate, and
-    not for quotas: everything that was missed follows at once, without a bound.
-
-    Args:
-        rate: The rate: text such as ``"10/s"``, a number per second, or a `Rate`.
-        start: When the schedule begins, in ns. By default with the first request.
-    """
-
-    __slots__ = ()
-    rate: Rate
-    books_since: bool = False
-    _strictness: tuple[int, int] = (0, 1)
-
-    def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
-        self._setup(rate, start)
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """None: after a pause, all the permits that it held up may go at once."""
@@ -106,10 +99,9 @@ class BurstCompensation(TicksAccumulator):
     def __init__(self, rate: Rate | str | Number, strictness: Number = 1.0, *, start: int | None = None) -> None:
         num, den = self._strictness = exact(strictness, "BurstCompensation(strictness)")
         if not 0 <= num <= den:
-            faster = (
-                f" To catch up at {strictness} times the rate, write BurstRatio({str(rate)!r}, ratio={strictness})." if num > den else ""
+            raise ValueError(
+                f"BurstCompensation(strictness={strictness!r}) must be from 0 (plain) to 1 (strict). For more, use BurstRatio."
             )
-            raise ValueError(f"BurstCompensation(strictness={strictness!r}) must be from 0 (plain) to 1 (strict).{faster}")
         super().__init__(rate, start=start)
 
     @property
@@ -127,7 +119,7 @@ class BurstCompensation(TicksAccumulator):
         return f", strictness={self.strictness:g}"
 
 
-class BurstRatio(_Schedule):
+class BurstRatio(TicksAccumulator):
     """Keep to a schedule, and catch up at ``ratio`` times the rate after a delay.
 
     The schedule is at the plain rate, and no request starts ahead of it. A delay is stored, and a stored permit costs ``1 / ratio`` of an
@@ -142,10 +134,11 @@ class BurstRatio(_Schedule):
 
     __slots__ = ("_ratio",)
     rate: Rate
+    books_since: bool = True
 
     def __init__(self, rate: Rate | str | Number, ratio: Number = 1.1, *, start: int | None = None) -> None:
         self._ratio = ratio_of(ratio, "BurstRatio(ratio")
-        self._setup(rate, start)
+        super().__init__(rate, start=start)
 
     @property
     def ratio(self) -> float:
@@ -174,6 +167,8 @@ class BurstRatio(_Schedule):
             return 0
         # The slot of the schedule is rounded up, and so is the next free one: neither is sooner.
         return ceil_div(due * unit, self._unit) - ceil_div((due - self._stored) * unit, self._unit)
+
+    _after = Pacing._after  # the delay is stored
 
     def _parameters(self) -> str:
         return f", ratio={self.ratio:g}"

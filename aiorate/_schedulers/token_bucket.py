@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from aiorate._errors import check_count
 from aiorate._rate import Rate
 from aiorate._schedulers.interface import check_permits
 from aiorate._schedulers.stored import Stored
@@ -30,20 +31,17 @@ class TokenBucket(Stored):
         start: When the schedule begins, in ns. By default with the first request.
     """
 
-    __slots__ = ("_initial", "max_permits")
+    __slots__ = ("max_permits",)
     rate: Rate
 
     def __init__(self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None) -> None:
         check_permits("TokenBucket(burst)", burst)
         if initial is not None:
-            if isinstance(initial, bool) or not isinstance(initial, int):
-                raise TypeError(f"TokenBucket(initial) must be an int from 0 to {burst}, the burst, not {type(initial).__name__}.")
-            if not 0 <= initial <= burst:
+            check_count("TokenBucket(initial)", initial)
+            if initial > burst:
                 raise ValueError(f"TokenBucket(initial={initial}) must be from 0 to {burst}, the burst.")
         self.max_permits: int = burst  # pyright: ignore[reportIncompatibleVariableOverride]  # a bucket has a largest request
-        self._initial = burst if initial is None else initial
-        plan = _plan_of(rate if type(rate) is str else Rate.of(rate), burst)
-        self._setup(plan, plan[1][2] if initial is None else initial * plan[1][1], start)
+        self._setup(_plan_of(rate if type(rate) is str else Rate.of(rate), burst), burst if initial is None else initial, start)
 
     @property
     def burst(self) -> int:
@@ -53,15 +51,6 @@ class TokenBucket(Stored):
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. The bucket keeps its level in permits, and so does a debt."""
         self._change(_plan_of(Rate.of(rate), self.burst), 1, now)
-
-    def reset(self, now: int) -> None:
-        """Hold ``initial`` permits again."""
-        self._at_first = self._initial * self._plan[1]
-        super().reset(now)
-
-    def lag(self, now: int) -> int:
-        """0: an idle bucket is not behind schedule."""
-        return 0
 
     def __repr__(self) -> str:
         return f"TokenBucket({str(self.rate)!r}, burst={self.burst})"

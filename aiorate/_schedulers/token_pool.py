@@ -63,7 +63,7 @@ class TokenPool(Stored):
         self._pool: int | None = pool  # pyright: ignore[reportAttributeAccessIssue]
         ratio = EVEN if type(burst_ratio) is int and burst_ratio == 1 else ratio_of(burst_ratio, "TokenPool(burst_ratio")
         plan = _plan_of(rate if type(rate) is str else Rate.of(rate), ratio, pool, self._stored)
-        self._setup(plan, plan[1][1], start)  # at first one permit, so that the first caller does not wait
+        self._setup(plan, 1, start)  # so that the first caller does not wait
 
     # The original's figures, in ns.
 
@@ -150,11 +150,6 @@ class TokenPool(Stored):
         self._change(_plan_of(rate, ratio, self._pool, self._stored), 0, now)
         if now is not None and slower:
             self.note_level(now, self._plan[3])  # as if full: an earlier permit cost less than it would bring now
-
-    def reset(self, now: int) -> None:
-        """Hold one permit and no backlog, as at first."""
-        self._at_first = self._plan[1]
-        super().reset(now)
 
     def lag(self, now: int) -> int:
         """The waiting pool, in ns."""

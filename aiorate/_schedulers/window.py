@@ -60,10 +60,6 @@ class Window(Scheduler):
         check_ask("peek()", permits, now, most=self.rate.permits)
         return max(self._earliest(permits, now, ahead), now)
 
-    def lag(self, now: int) -> int:
-        """0: a window has no schedule."""
-        return 0
-
 
 class SlidingWindow(Window):
     """Allow n permits in any window of the period, wherever it begins.
@@ -212,24 +208,18 @@ def whole_rate(rate: Rate, what: str) -> Rate:
 
 def in_period(rate: Rate, before: Rate, what: str) -> Rate:
     """The rate as whole permits in the period of the one before, or as written if only that is whole. ValueError if neither is."""
-    period = before.period_ns
-    kept = rate_per(rate, period)
-    if kept:
-        return before.with_permits(kept.permits)
-    if rate.is_whole:
-        return rate
-    raise ValueError(
-        f"set_rate(): the {what} keeps its period, and {as_float(rate.permits * period, rate.period_ns):g} permits in it are not whole."
-        f" Write whole permits and their period, such as '{before}'."
-    )
-
-
-def rate_per(rate: Rate, period: int) -> Rate | None:
-    """The rate with another period, if its permits are whole in it; None if not. A float may miss a whole number by its own error."""
-    permits, rest = divmod(rate.permits * period, rate.period_ns)
-    if rest and not rate.is_whole:
+    permits, rest = divmod(rate.permits * before.period_ns, rate.period_ns)
+    if rest and not rate.is_whole:  # a float may miss a whole number by its own error
         if 2 * rest > rate.period_ns:
             permits, rest = permits + 1, rest - rate.period_ns
-        if abs(rest) * _FLOATS <= rate.permits * period:
+        if abs(rest) * _FLOATS <= rate.permits * before.period_ns:
             rest = 0
-    return None if rest else Rate.exactly(permits, period)
+    if not rest:
+        return before.with_permits(permits)
+    if rate.is_whole:
+        return rate
+    many = as_float(rate.permits * before.period_ns, rate.period_ns)
+    raise ValueError(
+        f"set_rate(): the {what} keeps its period, and {many:g} permits in it are not whole."
+        f" Write whole permits and their period, such as '{before}'."
+    )

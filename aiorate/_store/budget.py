@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._schedulers.interface import Scheduler
-from aiorate._store.options import read_limit
 from aiorate._store.pool import Pool
-from aiorate._store.slots import Part, check_memory
+from aiorate._store.slots import Part
 
 if TYPE_CHECKING:
     from aiorate._rate import Rate
@@ -52,9 +51,6 @@ class _Dimension(Scheduler):
         """What all processes together reserve at most, less what comes back, but for what they use late."""
         return max(self.max_permits or 0, largest) + self.rate.permits_in(window)
 
-    def available(self, now: int) -> int:
-        return self.max_permits or 0
-
     def __repr__(self) -> str:
         return str(Part(self.rate, self.max_permits or 1))
 
@@ -84,8 +80,8 @@ class Booked(Dimensions):
         return at if at > now else self.pool.peek(permits, now, ahead)
 
     def last(self, permits: Amounts, now: int) -> str | None:
-        place = self.pool.last(permits, now)
-        return super().last(permits, now) or (None if place is None else self.names[place])
+        waits = self.pool.peek(permits, now) > now
+        return super().last(permits, now) or (self.names[self.pool.waits_for] if waits else None)
 
     def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
         super().give_back(permits, now, taken)
@@ -120,16 +116,3 @@ class Booked(Dimensions):
     def reset(self, now: int) -> None:
         """Raises RuntimeError: the store knows of all grants, for all processes."""
         self.pool.reset(now)
-
-
-def limit_of(place: str, limit: object) -> tuple[Rate, int | None]:
-    """The rate of a dimension and its burst."""
-    rate, burst = read_limit(
-        place,
-        limit,
-        "a rate such as '500/min', or a TokenBucket",
-        ": the store knows no other strategies. Of several limits, make each a dimension, such as requests='10/s',"
-        " requests_of_a_minute='500/min', and reserve the same of both.",
-    )
-    check_memory(place, rate, burst or 1)
-    return rate, burst

@@ -226,7 +226,7 @@ class StoreClient:
             if not self._given_up or self._task is None:
                 raise
             self._task.uncancel()
-            replies = [_no_answer(_LONGEST_CALL)] * len(questions)
+            replies = [Unreachable(f"no answer within {_LONGEST_CALL} s")] * len(questions)
         lost: dict[Session, Unreachable] = {}
         asked, self._asked = self._asked, []
         for session, reply in zip(asked, replies, strict=True):
@@ -283,15 +283,11 @@ class StoreClient:
         if waited >= _PATIENCE:  # it may still answer, but requests wait only until the end of the grace
             for session in self._asked:
                 if session.client is self:
-                    session.run(session.unreachable, _no_answer(_PATIENCE), None)
+                    session.run(session.unreachable, Unreachable(f"no answer within {_PATIENCE} s"), None)
             self._decide(self._let_go, self._asked)
         if waited >= _LONGEST_CALL or not self._attached:
             self._given_up = True
             self._task.cancel()
-
-
-def _no_answer(seconds: float) -> Unreachable:
-    return Unreachable(f"no answer within {seconds:g} s")
 
 
 _clients: WeakValueDictionary[tuple[object, ...], StoreClient] = WeakValueDictionary()

@@ -57,30 +57,29 @@ def said_by_server(error: object) -> bool:
     return "ResponseError" in _kinds(error)
 
 
+def _read(error: BaseException) -> tuple[str, str]:
+    """The code that the server gave, or nothing, and the text with the code in front, in one line."""
+    text, kinds = " ".join(str(error).split()) or type(error).__name__, _kinds(error)
+    if inside := _INSIDE.match(text):
+        return inside[1], text[inside.start(1) :]
+    code = next((_CODES[kind] for kind in kinds if kind in _CODES), "")
+    if not code and not _AUTHENTICATION_CLASSES.isdisjoint(kinds):
+        code = next((code for words, code in _AUTHENTICATION.items() if words in text), "")
+    elif not code and (found := _CODE.match(text)):
+        code = found[1]
+    return code, text if text.removeprefix("-").startswith(code) else f"{code} {text}"
+
+
 def code_of(error: BaseException) -> str:
     """The code that the server gave, such as ``READONLY``; empty if there is none."""
-    text = str(error)
-    inside = _INSIDE.match(text)
-    if inside:
-        return inside[1]
-    kinds = _kinds(error)
-    code = next((_CODES[kind] for kind in kinds if kind in _CODES), "")
-    if code or not _AUTHENTICATION_CLASSES.isdisjoint(kinds):
-        return code or next((code for words, code in _AUTHENTICATION.items() if words in text), "")
-    found = _CODE.match(text)
-    return found[1] if found else ""
+    return _read(error)[0]
 
 
 def said(error: BaseException) -> str:
     """Its text with the code in front, in one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    code, inside = code_of(error), _INSIDE.match(text)
-    if inside:
-        text = text[inside.start(1) :]
-    elif code and not text.removeprefix("-").startswith(code):
-        text = f"{code} {text}"
+    code, text = _read(error)
     if code in _OF_CLUSTER:
-        text = f"{text} (this is one node of a cluster: give RedisLimiter() a client for the cluster, such as RedisCluster)"
+        return f"{text} (this is one node of a cluster: give RedisLimiter() a client for the cluster, such as RedisCluster)"
     return text
 
 

@@ -44,7 +44,6 @@ _CHECK, _BODY = Struct("<I"), Struct("<IQ16s8sddd8d16d")
 _NUMBER, _RESTS = Struct("<8xQ"), Struct("<" + _PAGE // _COPY * "8xQ16s8sddd192x")
 _GRACE = NS_PER_SECOND  # for which others may hold the lock, and between two looks whether the file is still there
 _QUICK, _TRIES, _NAP = 3, 12, 100e-6  # a decision takes some 20 us
-_SOONEST, _LATEST = 100_000, 10_000_000  # ns after which those who wait try again
 Body = tuple[Any, ...]
 Value = tuple[float, ...]
 T = TypeVar("T")
@@ -53,11 +52,7 @@ Decide = Callable[["Value | None", float], "tuple[T, Value | None, float]"]
 
 
 class Busy(Exception):
-    """Another process has the lock. Try again after so many ns."""
-
-    def __init__(self, again: int) -> None:
-        super().__init__(again)
-        self.again: int = again
+    """Another process has the lock. Try again a little later."""
 
 
 class Record:
@@ -147,7 +142,7 @@ class StoreFile:
             first = now
         self._busy = first, now
         if now - first < _GRACE:
-            return Busy(min(max((now - first) // 8, _SOONEST), _LATEST))
+            return Busy()
         return EngineUnavailable(
             f"the file of limits {self.path!r} has been locked by another process for a second. Is one stopped, as by Ctrl-Z or a debugger?"
         )

@@ -50,12 +50,12 @@ class FileSession(Talk):
             return False
         if waits or self._lease:
             self._ask(now, self._lack())
-            if waits and pool.unit and pool.look_at is None and pool.usable(need, now) < need:  # the first gathers more
+            if waits and pool.unit and pool.look_at is None and pool.usable(need[0], now) < need[0]:  # the first gathers more
                 pool.look_at = now + self._horizon // 2
         elif not pool.unit:
-            self._ask(now, [(1, pool.lacking)], within=0.0)
+            self._ask(now, [(1, need)], within=0.0)
         else:
-            lacks = need - pool.usable(need, now) if pool.hand.count else need
+            lacks = need[0] - pool.usable(need[0], now) if pool.hand.count else need[0]
             if lacks > 0 and (len(pool.parts) > 1 or self.busy or not self._take_now(now, lacks)):
                 self._ask(now, [(lacks, (1,) * len(pool.parts))], within=0.0)
         return False
@@ -79,9 +79,7 @@ class FileSession(Talk):
     def _ask(self, now: int, runs: Runs, within: float = -1.0, gone: int = 0) -> None:
         """Ask for these, and tell what is untold; see `Talk._ask_for`. Raises EngineUnavailable."""
         pool, node, record, asked = self._pool, self._node, self._record, self._unix(now)
-        numbers = self._ask_for(runs, within, asked - record.heard, int(asked * US), gone)
-        sent = self._sent
-        assert sent is not None
+        sent, numbers = self._ask_for(runs, within, asked - record.heard, int(asked * US), gone)
 
         def decide(kept: Value | None, at: float) -> tuple[Answer, Value | None, float]:
             found = Answering(at, numbers, kept, record.told, gone > 0 and kept == record.told)
@@ -90,16 +88,14 @@ class FileSession(Talk):
 
         try:
             answer = self._file.ask(record, asked, decide, patient=not node.line.is_waited_in)
-        except Busy as busy:
-            self._unanswered(nothing=True)
-            pool.look_at = node.now() + busy.again
+        except (Busy, EngineUnavailable) as error:
+            self._take_back(sent, nothing=True)
+            if not isinstance(error, Busy):
+                raise
+            pool.look_at = node.now() + MS
             if self.busy:
                 self._later(FLUSH_NS)
             return
-        except EngineUnavailable:
-            self._unanswered(nothing=True)
-            raise
-        self._sent = None
         _, at, hush, *_ = answer.numbers
         self._book(answer, sent, now if sent.whole else now + ceil((at - asked) * US))
         self._follow(hush)
@@ -129,9 +125,6 @@ class FileSession(Talk):
     def look(self) -> None:
         self._tell()
         self._node.changed()
-
-    def corrected(self, at_once: bool) -> None:
-        self._tell()
 
     def pausing(self, ns: int) -> None:
         """Raises EngineUnavailable for a file that cannot be used: then there is no pause."""

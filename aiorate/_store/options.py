@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from copy import deepcopy
 from fractions import Fraction
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from aiorate._errors import kind_of
-from aiorate._limiter import Limiter
 from aiorate._options import check_scope, each_of, is_list
 from aiorate._rate import Rate, duration_to_ns, exact
 from aiorate._schedulers.calendar_window import CalendarWindow
-from aiorate._schedulers.interface import Scheduler, check_permits
+from aiorate._schedulers.interface import check_permits
 from aiorate._schedulers.token_bucket import TokenBucket
 from aiorate._store.slots import Part, check_memory
 from aiorate._store.store import check_source
@@ -26,40 +24,61 @@ if TYPE_CHECKING:
 
 
 _POLICIES = ("raise", "wait", "local", "open")
-_WHOLE = Fraction(1)
 _SHORTEST_SLACK_NS = 1_000_000
-_EXAMPLES = (
-    "Write '100/s', TokenBucket('100/s', burst=10), or a list of these that all hold: ['10/s', '100/min']; or"
-    " CalendarWindow('1000/day', 'Europe/Berlin') alone."
-)
 _MOST_PERMITS = 10**15
 """What a store counts exactly."""
 
 
-class Terms(NamedTuple):
-    """How a limit uses its store. Durations are in ns."""
+class Terms:
+    """How a limit uses its store. Durations are in ns. Raises TypeError and ValueError for wrong options."""
 
-    kind: str
-    """The kind of limit, as the value of the key has it."""
-    horizon: int
-    """How far ahead all processes together aim to book."""
-    lease: int
-    """How far ahead slots are taken that nobody asked for yet; 0: not at all."""
-    slack: int
-    """How late a slot may be used."""
-    policy: str
-    """What happens in an outage, ..."""
-    grace: int
-    """... once it has taken so long."""
-    share: Fraction
-    """This process's part of the limits then; 1 unless the policy is ``"local"``."""
-    call: str
-    """What errors name."""
-
-    @property
-    def late(self) -> int:
-        """How late a slot may be used that was taken ahead."""
-        return max(self.slack, self.lease)
+    def __init__(
+        self,
+        call: str,
+        method: str,
+        kind: str,
+        source: object,
+        name: object,
+        scope: object,
+        horizon: Duration,
+        lease: Duration,
+        slack: Duration,
+        policy: str,
+        share: Number | None,
+        grace: Duration,
+    ) -> None:
+        check_scope(call, scope)
+        check_source(source, alone=scope == "process")
+        check_name(call, name)
+        self.kind, self.call = kind, method
+        """The kind of limit, as the value of the key has it; and what errors name."""
+        self.horizon: int = duration_to_ns(horizon, f"{call}(horizon)")
+        """How far ahead all processes together aim to book."""
+        self.lease: int = duration_to_ns(lease, f"{call}(lease)")
+        """How far ahead slots are taken that nobody asked for yet; 0: not at all."""
+        self.slack: int = duration_to_ns(slack, f"{call}(slack)")
+        """How late a slot may be used, ..."""
+        self.late: int = max(self.slack, self.lease)
+        """... and one that was taken ahead."""
+        if self.late < _SHORTEST_SLACK_NS:
+            raise ValueError(
+                f"{call}(slack={slack!r}) must be at least 0.001 seconds, because no event loop uses a permit at its very instant. 0.005 is"
+                " the default."
+            )
+        if self.horizon < 1:
+            raise ValueError(f"{call}(horizon={horizon!r}) must be more than 0 seconds.")
+        if policy not in _POLICIES:
+            raise ValueError(f"{call}(on_unavailable) must be one of {', '.join(_POLICIES)}, not {policy!r}.")
+        if policy == "local" and share is None:
+            raise ValueError(f"{call}(on_unavailable='local') needs local_share: this process's part of the rate, such as 0.25 of 4.")
+        if policy != "local" and share is not None:
+            raise ValueError(f"{call}(local_share) is for on_unavailable='local'; the policy is {policy!r}.")
+        self.policy, self.grace = policy, duration_to_ns(grace, f"{call}(grace)")
+        """What happens in an outage, once it has taken so long."""
+        self.share: Fraction = Fraction(1) if share is None else Fraction(*exact(share, f"{call}(local_share)"))
+        """This process's part of the limits then."""
+        if not 0 < self.share <= 1:
+            raise ValueError(f"{call}(local_share={share!r}) must be more than 0 and at most 1.")
 
 
 def check_name(call: str, name: object) -> None:
@@ -71,102 +90,50 @@ def check_name(call: str, name: object) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise ValueError(
-            f"{call}(name) must be text that UTF-8 can encode; {name[:40]!a} has a lone surrogate. Refuse such a key where"
-            " it comes in, or write name.encode(errors='replace').decode()."
-        ) from None
-
-
-def terms_of(
-    call: str,
-    method: str,
-    kind: str,
-    source: object,
-    name: object,
-    scope: object,
-    horizon: Duration,
-    lease: Duration,
-    slack: Duration,
-    policy: str,
-    share: Number | None,
-    grace: Duration,
-) -> Terms:
-    """The terms of these options. Raises TypeError and ValueError for wrong ones."""
-    check_scope(call, scope)
-    check_source(source, alone=scope == "process")
-    check_name(call, name)
-    late, leased = duration_to_ns(slack, f"{call}(slack)"), duration_to_ns(lease, f"{call}(lease)")
-    if max(late, leased) < _SHORTEST_SLACK_NS:
-        raise ValueError(
-            f"{call}(slack={slack!r}) must be at least 0.001 seconds, because no event loop uses a permit at its very instant. 0.005 is"
-            " the default."
-        )
-    ahead = duration_to_ns(horizon, f"{call}(horizon)")
-    if ahead < 1:
-        raise ValueError(f"{call}(horizon={horizon!r}) must be more than 0 seconds.")
-    if policy not in _POLICIES:
-        raise ValueError(f"{call}(on_unavailable) must be one of {', '.join(_POLICIES)}, not {policy!r}.")
-    if share is None and policy == "local":
-        raise ValueError(f"{call}(on_unavailable='local') needs local_share: this process's part of the rate, such as 0.25 of 4.")
-    part = _WHOLE
-    if share is not None:
-        part = Fraction(*exact(share, f"{call}(local_share)"))
-        if policy != "local":
-            raise ValueError(f"{call}(local_share) is for on_unavailable='local'; the policy is {policy!r}.")
-        if not 0 < part <= 1:
-            raise ValueError(f"{call}(local_share={share!r}) must be more than 0 and at most 1.")
-    return Terms(kind, ahead, leased, late, policy, duration_to_ns(grace, f"{call}(grace)"), part, method)
+        raise ValueError(f"{call}(name) must be text that UTF-8 can encode; {name[:40]!a} has a lone surrogate.") from None
 
 
 def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None, lease: Duration) -> list[Part]:
     """The dimensions of a limiter, which all hold. Raises TypeError and ValueError for anything else, and for a calendar with a lease."""
-    limits: Sequence[object] = limit if isinstance(limit, (list, tuple)) else [limit]
+    limits: Sequence[object] = limit if is_list(limit) else [limit]
     calendar = next((each for each in limits if isinstance(each, CalendarWindow)), None)
     if calendar is not None:
-        _check_calendar(call, calendar, len(limits), burst)
-        if lease:
-            raise ValueError(f"{call}(lease={lease!r}): a CalendarWindow has no lease. Its permits are taken one request at a time.")
+        if len(limits) > 1:
+            raise ValueError(
+                f"{call}(rate): the CalendarWindow of {calendar.described} must be the only limit. For another limit besides, let a limiter"
+                f" share it: KeyedLimiter(lambda key: {call}(..., '10/s'), shared={call}(..., CalendarWindow(...)))."
+            )
+        if burst is not None or lease:
+            raise ValueError(f"{call}(): a CalendarWindow has no burst and no lease. All its permits may go at once.")
+        if calendar.rate.permits > _MOST_PERMITS:
+            raise ValueError(f"{call}(rate): a store counts at most 10**15 permits of a window, and {calendar.described} has more.")
         return [Part(calendar.rate, calendar.rate.permits, deepcopy(calendar))]
     if burst is not None:
         check_permits(f"{call}(burst)", burst)
-    of_limiter = partial(_of_limiter, call, burst)
-    return each_of(f"{call}(rate)", limits, of_limiter) if is_list(limit) else [of_limiter(limit)]
+
+    def part_of(limit: object) -> Part:
+        rate, own = limit_of(f"{call}(rate)", limit, burst)
+        if own and burst:
+            raise ValueError(f"{call}(burst={burst!r}): {limit!r} has a burst already. Leave burst= out.")
+        return Part(rate, own or burst or 1)
+
+    return each_of(f"{call}(rate)", limits, part_of) if is_list(limit) else [part_of(limit)]
 
 
-def _of_limiter(call: str, burst: int | None, limit: object) -> Part:
-    rate, own = read_limit(f"{call}(rate)", limit, "a rate, a TokenBucket, a CalendarWindow or a list", f". {_EXAMPLES}")
-    if own and burst:
-        raise ValueError(f"{call}(burst={burst!r}): {limit!r} has a burst already. Leave burst= out.")
-    check_memory(f"{call}(rate, burst)", rate, own or burst or 1)
-    return Part(rate, own or burst or 1)
-
-
-def _check_calendar(call: str, calendar: CalendarWindow, count: int, burst: object) -> None:
-    if count > 1:
-        raise ValueError(
-            f"{call}(rate): the CalendarWindow of {calendar.described} must be the only limit. For another limit besides, let a limiter"
-            f" share it: KeyedLimiter(lambda key: {call}(..., '10/s'), shared={call}(..., CalendarWindow(...)))."
-        )
-    if burst is not None:
-        raise ValueError(f"{call}(burst={burst!r}): a CalendarWindow has no burst. All its permits may go at once. Leave burst= out.")
-    if calendar.rate.permits > _MOST_PERMITS:
-        raise ValueError(f"{call}(rate): a store counts at most 10**15 permits of a window, and {calendar.described} has more.")
-
-
-def read_limit(what: str, limit: object, possible: str, more: str) -> tuple[Rate, int | None]:
-    """A rate, or the rate and the burst of a bucket. Raises ValueError, and TypeError that says what is ``possible``, and ``more``."""
-    if isinstance(limit, (str, Rate)):  # as most are
-        return Rate.of(limit), None
+def limit_of(what: str, limit: object, burst: int | None = None) -> tuple[Rate, int | None]:
+    """A rate, which may have that ``burst``, or the rate and the burst of a bucket. Raises TypeError and ValueError for anything else."""
+    own: int | None = None
     if isinstance(limit, TokenBucket):
-        if deepcopy(limit).peek(limit.burst, 0) > 0:
-            raise ValueError(
-                f"{what}: only the rate and the burst of {limit!r} count: the bucket in the store starts full. Give a new one without"
-                " initial= and start=."
-            )
-        return limit.rate, limit.burst
-    if not isinstance(limit, (Scheduler, Limiter, type, list, tuple)):
+        rate, own = limit.rate, limit.burst
+        if deepcopy(limit).peek(own, 0) > 0:
+            raise ValueError(f"{what}: the bucket in the store starts full. Give {limit!r} without initial= and start=.")
+    else:
         try:
-            return Rate.of(limit), None  # type: ignore[arg-type]  # which says what is wrong
+            rate = Rate.of(limit)  # type: ignore[arg-type]  # which says what is wrong
         except TypeError:
-            pass
-    raise TypeError(f"{what} must be {possible}, not {kind_of(limit)}{more}")
+            raise TypeError(
+                f"{what} must be a rate such as '100/s', or a TokenBucket, not {kind_of(limit)}. Of several, a limiter takes a list:"
+                " ['10/s', '100/min']; and a budget has a dimension for each."
+            ) from None
+    check_memory(what, rate, own or burst or 1)
+    return rate, own

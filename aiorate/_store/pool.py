@@ -1,4 +1,4 @@
-"""The pool of slots in hand: the scheduler of every limit that processes share. A store assigns the slots; a `Link` is told when more are
+"""The pool of slots in hand: the scheduler of every limit that processes share. A store assigns the slots; it is told when more are
 wanted. Knows nothing of stores, loops or waiters, and neither of a clock.
 
 A slot has an amount of each dimension and an instant at which it is due. A limiter's are single permits, at equal distances in long
@@ -10,37 +10,25 @@ from __future__ import annotations
 
 from collections import deque
 from math import ceil
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from aiorate._rate import Rate
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_give_back, check_permits, check_window
 from aiorate._store.slots import MOST_NS, Hand, Level, Part, Run, check_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from aiorate._errors import EngineUnavailable
+    from aiorate._rate import Rate
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.calendar_window import CalendarWindow
 
 
-_FIRST_ANSWER_NS = 1_000_000  # until one was measured
 _LOOK_AGAIN_NS = 20_000_000
-_ONE = 1
+_ONE = 1  # compared by identity
+_SINGLE = (1,)
 _US = 1_000  # ns
-
-
-class Link(Protocol):
-    """How a pool reaches the store that fills it."""
-
-    def wanted(self, now: int) -> bool:
-        """Slots may be wanted at that instant. Returns whether they are on their way then."""
-        ...
-
-    def corrected(self, at_once: bool) -> None:
-        """The store has something to hear: permits that were used without slots, or that come back."""
-        ...
 
 
 class Pool(Scheduler):
@@ -57,48 +45,35 @@ class Pool(Scheduler):
     def __init__(self, parts: Sequence[Part], unit: bool, late: int, eager: bool = True) -> None:
         self.parts: tuple[Part, ...] = tuple(parts)
         """Its dimensions; another tuple once a rate is changed."""
-        self.calendar: CalendarWindow | None = parts[0].calendar
-        """The calendar of its windows; None: it is paced."""
+        self.calendar: CalendarWindow | None = parts[0].calendar  # of its windows; None: it is paced
         self.max_permits = None if self.calendar is None else parts[0].burst
         self.unit: bool = unit
-        """Whether its slots are single permits."""
         self._late: int = late
         self._eager: bool = eager
         self.rate = max(parts, key=lambda part: part.rate.period_ns / part.rate.permits).rate if unit else parts[0].rate
         self._receipts: bool = True
         self.hand: Hand = Hand()
-        """What is in hand."""
         self._granted: deque[tuple[int, int, int]] = deque()  # the latest grants: when, and when their slots were due and how late
         self._free: int = -MOST_NS  # until when grants were made that nobody counts
-        self.asks_below: int = -1
-        """Slots are wanted as soon as a grant leaves so many or fewer; -1: only when a request is refused."""
-        self.levels: Sequence[Level | None] = [None] * len(parts)
-        """What the store said last of each dimension; None: nothing."""
-        self.corrections: list[int] = [0] * len(parts)
-        """What the store has yet to hear: permits that were used without slots, less those that come back."""
-        self.oldest: int | None = None
-        """The first instant of a grant of which something comes back by these; None: nothing does."""
-        self.asked_at: int | None = None
-        """Since when slots are on their way; None: they are not."""
-        self.look_at: int | None = None
-        """Before that instant the store has nothing for the first in line; None: ask it."""
-        self.answer_ns: int = _FIRST_ANSWER_NS
-        """How long an answer of the store takes, as it was measured."""
-        self.spent: int = 0
-        """Permits granted in all."""
-        self.refused: int = 0
-        """The permits of the last request for which there were not enough; 0: another one was granted since."""
-        self.lacking: tuple[int, ...] = (1,)
-        """The amounts of a request for several, as it was refused last."""
-        self.patient: bool = False
-        """Whether the first in line keeps its slots while another limit is asked after this one."""
-        self.outage: str = ""
-        """The policy in force while the store does not answer."""
-        self.error: EngineUnavailable | None = None
-        """For those who ask meanwhile, if the policy is ``"raise"``."""
-        self.waits_for: int = 0
-        """The place of the dimension that the last request without a slot waits for."""
-        self.link: Link | None = None
+        self.spent: int = 0  # permits granted in all
+        self.refused: tuple[int, ...] | None = None  # the need of the last request that lacked slots; None: another was granted since
+        self.waits_for: int = 0  # the place of the dimension that the last request without a slot waits for
+
+        # What the store has yet to hear.
+        self.corrections: list[int] = [0] * len(parts)  # permits that were used without slots, less those that come back
+        self.oldest: int | None = None  # the first instant of a grant of which something comes back; None: nothing does
+
+        # Set by whoever fills it.
+        self.wanted: Callable[[int], bool] = _nobody  # told that slots may be wanted; whether they are on their way then
+        self.corrected: Callable[[bool], object] = _nobody  # told that the store has something to hear; True: at once
+        self.levels: Sequence[Level | None] = [None] * len(parts)  # what the store said last of each dimension; None: nothing
+        self.asked: bool = False  # whether slots are on their way
+        self.look_at: int | None = None  # before that instant the store has nothing for the first in line; None: ask it
+        self.asks_below: int = -1  # slots are wanted once a grant leaves so few; -1: only when a request is refused
+        self.answer_ns: int = 1  # how long an answer of the store takes, smoothed; 1: it was not measured
+        self.patient: bool = False  # whether the first in line keeps its slots while another limit is asked after this one
+        self.outage: str = ""  # the policy in force while the store does not answer
+        self.error: EngineUnavailable | None = None  # for those who ask meanwhile, if that is "raise"
 
     def need(self, permits: Permits) -> tuple[int, ...]:
         """The amounts of a request, as slots have them."""
@@ -124,18 +99,12 @@ class Pool(Scheduler):
     def run(self, n: int, place: int, starts: list[float], need: tuple[int, ...], parts: Sequence[Part], now: int) -> Run:
         """Slots that begin so many us after ``now``: the first of them, and by each rate."""
         first, *times = [now + ceil(us * _US) for us in starts]
-        if len(parts) == 1:  # as most have
-            rate = parts[0].rate
-            step = rate.permits, rate.period_ns * need[0]
-            return Run((1,) if self.unit else need, n, first, times, (step,), self.late_of(need), place - 1, 0)
         paced = [(at, of, j) for j, (at, of) in enumerate(zip(times, need, strict=True)) if of]
         steps = [(parts[j].rate.permits, parts[j].rate.period_ns * of) for _, of, j in paced]
-        slowest = max(paced, key=lambda each: parts[each[2]].time_of(each[1]))[2]
-        if self.unit:  # single permits are as late as those of the rates that rule at the ends
+        slowest, late = max(paced, key=lambda each: parts[each[2]].time_of(each[1]))[2], self.late_of(need)
+        if self.unit and len(parts) > 1:  # single permits are as late as those of the rates that rule at the ends
             ends = [at + parts[j].time_of(n - 1) for at, _, j in paced]
             late = min(self.late_of(need, times.index(max(times))), self.late_of(need, ends.index(max(ends))))
-        else:
-            late = self.late_of(need)
         return Run((1,) if self.unit else need, n, first, [at for at, _, _ in paced], steps, late, place - 1, slowest)
 
     def clear(self) -> list[Run]:
@@ -143,47 +112,40 @@ class Pool(Scheduler):
         self._granted.clear()
         return self.hand.clear()
 
-    def back(self, amounts: Sequence[int], since: int) -> None:
-        """Have amounts that were granted since that instant come back to the store, unless they are slots of a rate."""
-        if not self.unit and any(amounts):
-            self.correct([-amount for amount in amounts], since)
-
-    def put_back(self, runs: Sequence[Run], now: int) -> None:
-        """Have what is left of these come back, but for slots that have lapsed: time that is over must not be booked once more."""
-        for run in runs:
-            self.back([of * (run.left - run.lapsed(now)) for of in run.amounts], run.due)
-
     def give_up(self, tail: Run | None, now: int) -> int:
-        """Have all in hand come back. Slots of a rate can only if nobody has asked since: returns how many of the last ones, ``tail``."""
+        """Have all in hand come back that has not lapsed: time that is over must not be booked once more.
+
+        Slots of a rate can only if nobody has asked since: returns how many of the last ones, ``tail``.
+        """
         runs = self.clear()
-        if not self.unit:
-            self.put_back(runs, now)
-        return tail.left - tail.by(now) if self.unit and tail is not None and tail in runs else 0
+        if self.unit:
+            return tail.left - tail.by(now) if tail is not None and tail in runs else 0
+        for run in runs:
+            self.correct([-of * (run.left - run.lapsed(now)) for of in run.amounts], run.due)
+        return 0
 
     def correct(self, more: Sequence[int], taken: int, at_once: bool = False) -> None:
         """More was used, or less (below 0), than was granted at that instant."""
-        if taken <= self._free:
+        if taken <= self._free or not any(more):
             return
         self.corrections = [own + its for own, its in zip(self.corrections, more, strict=True)]
         if min(more) < 0:
             self.oldest = taken if self.oldest is None else min(self.oldest, taken)
-        if self.link is not None:
-            self.link.corrected(at_once or self.calendar is not None)
+        self.corrected(at_once or self.calendar is not None)
 
     def usable(self, permits: int, now: int) -> int:
         """The number of slots in hand that are of use while the first in line asks for ``permits``."""
         return self.hand.count - self._lapsed((permits,) * len(self.parts), now)
 
     def unanswered(self) -> None:
-        """Nothing is on its way: call the link again when slots are wanted."""
-        self.asked_at = self.look_at = None
+        """Nothing is on its way: tell when slots are wanted."""
+        self.asked, self.look_at = False, None
 
     def want(self, now: int) -> None:
-        """Tell the link that slots are wanted, unless they are on their way, or the store has nothing before a known instant."""
-        if self.asked_at is None and self.link is not None and (self.look_at is None or now >= self.look_at):
+        """Tell that slots are wanted, unless they are on their way, or the store has nothing before a known instant."""
+        if not self.asked and (self.look_at is None or now >= self.look_at):
             self.look_at = None
-            if self.link.wanted(now):
-                self.asked_at = now
+            self.asked = self.wanted(now) or self.asked
 
     # A request.
 
@@ -191,7 +153,7 @@ class Pool(Scheduler):
         runs = self.hand.runs
         if permits is _ONE and self.unit and type(now) is int and not self.outage:
             if not runs:
-                self._refuse(1, now)
+                self._refuse(_SINGLE, now)
             if not runs:
                 return self._look_again(now)
             run = runs[0]
@@ -208,7 +170,7 @@ class Pool(Scheduler):
         need = self.need(permits)
         if not any(need):
             return now
-        at, last = self._find(need, size, now)
+        at, last = self._find(need, now)
         if last is None:
             if self.outage == "open":
                 self._free = now
@@ -221,16 +183,17 @@ class Pool(Scheduler):
             self._spend(need, now, at)
             self._counted(size, now)
         elif self.unit or self.hand.count <= self.asks_below or self.hand.last_due() <= now + self.answer_ns:
-            self._refuse(size, now)
+            self._refuse(need, now)
         return at
 
-    def _find(self, need: Sequence[int], size: int, now: int) -> tuple[int, Run | None]:
+    def _find(self, need: tuple[int, ...], now: int) -> tuple[int, Run | None]:
         """When the slots in hand for a request are due, and the last run of these; None: there are not enough, and more are wanted."""
-        self._lose(self._lapsed(need, now))
+        if lapsed := self._lapsed(need, now):
+            self.hand.remove(lapsed)
+            self.spilled += lapsed * self.rate.period_ns // self.rate.permits if self.unit else 0  # pyright: ignore[reportIncompatibleMethodOverride]
         found, had = self.hand.due(need, 0), self.hand.count
         if found[1] is None:
-            self.lacking = tuple(need)
-            self._refuse(size, now)
+            self._refuse(need, now)
             if self.error is not None:
                 raise type(self.error)(*self.error.args) from self.error.__cause__  # one for all would collect the frames of them all
             if self.hand.count > had:  # answered already: by "local", or by a file
@@ -239,7 +202,7 @@ class Pool(Scheduler):
 
     def _look_again(self, now: int) -> int:
         """When to look again for a request that lacks slots. If more are on their way, their arrival is told."""
-        return NOBODY_KNOWS if self.asked_at is not None else now + _LOOK_AGAIN_NS if self.look_at is None else self.look_at
+        return NOBODY_KNOWS if self.asked else now + _LOOK_AGAIN_NS if self.look_at is None else self.look_at
 
     def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
         size = _size(permits)
@@ -249,7 +212,7 @@ class Pool(Scheduler):
             return now
         if not ahead:
             # If it is patient, the caller is first in line, and calls take() only once this is due.
-            at, run = self._find(need, size, now) if self.patient else self.hand.due(need, self._lapsed(need, now))
+            at, run = self._find(need, now) if self.patient else self.hand.due(need, self._lapsed(need, now))
             if run is not None:
                 return at
         if self.outage in ("open", "raise"):
@@ -267,8 +230,8 @@ class Pool(Scheduler):
             self.waits_for = dues.index(max(dues))
         return max(at, *dues)
 
-    def _refuse(self, permits: int, now: int) -> None:
-        self.refused = permits
+    def _refuse(self, need: tuple[int, ...], now: int) -> None:
+        self.refused = need
         self.want(now)
 
     def _spend(self, need: Sequence[int], now: int, at: int) -> None:
@@ -287,19 +250,9 @@ class Pool(Scheduler):
 
     def _counted(self, size: int, now: int) -> None:
         self.spent += size
-        self.refused = 0
+        self.refused = None
         if self.hand.count <= self.asks_below:
             self.want(now)
-
-    def _lose(self, skip: int) -> None:
-        """Remove the first slots, which have lapsed."""
-        while skip:
-            run = self.hand.runs[0]
-            count = min(skip, run.left)
-            if self.unit:
-                self.spilled += run.at(run.i + count) - run.due if run.left > count else self.parts[0].time_of(count)  # pyright: ignore[reportIncompatibleMethodOverride]
-            self.hand.remove(count)
-            skip -= count
 
     def _lapsed(self, need: Sequence[int], now: int) -> int:
         """How many slots, the first in hand, have lapsed for such a request.
@@ -335,13 +288,11 @@ class Pool(Scheduler):
                 if instant == taken and now <= at + late:
                     unit = self.unit
                     self.hand.add([Run((1,) if unit else amounts, size if unit else 1, at, (), (), late)])
-                    if self.link is not None and not unit:
-                        self.link.corrected(False)
+                    if not unit:
+                        self.corrected(False)
                     return
-        if taken is None:  # a refund
-            self.correct([-size] * len(self.parts) if self.unit else [-of for of in amounts], now)
-        else:
-            self.back(amounts, taken)
+        if taken is None or not self.unit:  # it is a refund, or no slot of a rate
+            self.correct([-size] * len(self.parts) if self.unit else [-of for of in amounts], now if taken is None else taken)
 
     def charge(self, permits: int, now: int) -> None:
         """Have the store take the permits from all processes: they delay what is booked from now on.
@@ -357,15 +308,13 @@ class Pool(Scheduler):
         part = self.parts[0]
         if len(self.parts) > 1:
             raise RuntimeError("set_rate(): cannot change one of several rates. Create a new limiter of the same name with other rates.")
-        if part.calendar is None:
-            check_memory("set_rate()", rate := Rate.of(rate), part.burst)
-            self.parts = (Part(rate, part.burst),)
-        else:
+        burst = part.burst
+        if part.calendar is not None:
             part.calendar.set_rate(rate, now)
             rate = part.calendar.rate
-            self.parts = (Part(rate, rate.permits, part.calendar),)
-            self.max_permits, self.look_at = rate.permits, None
-        self.rate = rate
+            self.max_permits, self.look_at, burst = rate.permits, None, rate.permits
+        check_memory("set_rate()", rate, burst)
+        self.parts, self.rate = (part._replace(rate=rate, burst=burst),), rate
 
     def shift(self, ns: int) -> None:
         """Follow a pause: the limiter's time stood still for ``ns``, and the store's did not."""
@@ -374,7 +323,6 @@ class Pool(Scheduler):
             run.due -= ns
             run.starts = [start - ns for start in run.starts]
         self.levels = [level and Level(level.full - ns, level.used, level.ends and level.ends - ns) for level in self.levels]
-        self.asked_at = None if self.asked_at is None else self.asked_at - ns
         self.look_at = None if self.look_at is None else self.look_at - ns
 
     def reset(self, now: int) -> None:
@@ -389,12 +337,6 @@ class Pool(Scheduler):
             now if level is None or not own else level.due(part, own, ahead, self.unit, now)
             for own, ahead, part, level in zip(need, before, self.parts, self.levels, strict=True)
         ]
-
-    def last(self, permits: Permits, now: int) -> int | None:
-        """The place of the dimension that is due last; None: all are due now."""
-        need = self.need(permits)
-        dues = self._dues(need, [0] * len(need), now)
-        return dues.index(max(dues)) if max(dues) > now else None
 
     def _quotas(self) -> list[tuple[int, Rate]]:
         """The burst of each rate, of all processes together."""
@@ -436,10 +378,14 @@ class Pool(Scheduler):
 
     def _rested(self, now: int) -> bool:
         """Whether nothing is in hand, on its way, or to be told."""
-        return self.asked_at is None and not self.outage and not self.usable(1, now) and not any(self.corrections)
+        return not self.asked and not self.outage and not self.usable(1, now) and not any(self.corrections)
 
     def __repr__(self) -> str:
         return f"Pool({', '.join(map(str, self.parts))}, in_hand={self.hand.count})"
+
+
+def _nobody(_: object) -> bool:
+    return False
 
 
 def _size(permits: Permits) -> int:

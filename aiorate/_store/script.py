@@ -61,31 +61,27 @@ end
 
 local ours = string.match(ARGV[2], '^%S+ (%S+)')
 
--- The numbers of a value; nil and whether it may be replaced if it is none.
+-- The numbers of a value; nil if it is none.
 local function read(text)
   local form, kind, rest = string.match(text, '^(%S+) (%S+) (.+)$')
   if form ~= 'aiorate/2' or kind ~= ours then return nil end
-  local value, sound = {}, true
+  local value = {}
   for word in string.gmatch(rest, '%S+') do
-    local number = tonumber(word)
-    sound = sound and number and number > -1e18 and number < 1e18
-    value[#value + 1] = number or 0
+    local number = tonumber(word) or 1e18
+    if not (number > -1e18 and number < 1e18) then return nil end
+    value[#value + 1] = number
   end
-  if #value ~= size then return nil end
-  if sound then return value end
-  return nil, true
+  return #value == size and value or nil
 end
 
 local text = redis.call('GET', KEYS[1])
-local kept, broken
-if text then
-  kept, broken = read(text)
+local kept = text and read(text)
+if text and not kept then
   local form = string.match(text, '^aiorate/%S*')
-  if not kept and form and form ~= 'aiorate/2' then
+  if form and form ~= 'aiorate/2' then
     return redis.error_reply('VERSION the key ' .. KEYS[1] .. ' was written as ' .. form .. '; this release reads aiorate/2')
-  elseif not kept and not (broken and pause == 0) then
-    return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. ' has another kind of limit, or something else')
   end
+  return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. ' has another kind of limit, or something else')
 end
 local told = ARGV[2] ~= text and read(ARGV[2]) or nil
 if told and kept and told[1] == kept[1] and told[8] <= kept[8] then told = nil end
@@ -303,35 +299,30 @@ def pack(numbers: Sequence[float]) -> bytes:
 def read_answer(reply: object, rates: int, windows: int, asked: Sequence[int], whole: bool) -> Answer:
     """The script's reply, bytes or text, to runs of ``asked`` requests; ``whole``: each is granted whole, or 0. Raises `Unreachable`."""
     try:
-        text = reply.decode() if isinstance(reply, bytes) else reply
-        if isinstance(text, str):
-            value, _, tail = text.partition("; ")
-            if tail == "clock" and 0 < (now := float(value)) < 1e18:
-                return Answer("", [now], 0.0, 0, 0.0, [])
-            form, _kind, *words = value.split(" ")
-            numbers = [*map(float, words)]
-            wait, place, seat, *rest = map(float, tail.split(" "))
-            sound = sum(map(abs, numbers)) + sum(map(abs, rest)) + abs(wait) + abs(seat) < 1e18  # and none is infinite, or no number
-            runs = _runs(rest, rates) if sound else []
-            if sound and form == FORM and len(numbers) == HEAD + OF_RATE * rates + OF_WINDOW * windows and 0 <= place <= rates + windows:
-                counts = [run[0] for run in runs]
-                fits = len(counts) == len(asked) if whole else len(counts) <= len(asked)
-                right = fits and all(n in (0, most) if whole else 0 < n <= most for n, most in zip(counts, asked, strict=False))
-                if right and (runs or wait > 0 or not asked):
-                    return Answer(value, numbers, wait, int(place), seat, runs)
+        value, _, tail = (reply.decode() if isinstance(reply, bytes) else str(reply)).partition("; ")
+        if tail == "clock":
+            return Answer("", [_sound(value)], 0.0, 0, 0.0, [])
+        form, _kind, *words = value.split(" ")
+        numbers = [*map(_sound, words)]
+        wait, place, seat, *rest = map(_sound, tail.split(" "))
+        runs: list[tuple[int, int, list[float]]] = []
+        while rest:
+            run, rest = rest[: 3 + rates if rest[0] else 1], rest[3 + rates if rest[0] else 1 :]
+            runs.append((int(run[0]), int(run[1]) if run[0] else 0, run[2:]))
+            most = asked[len(runs) - 1]
+            if not (run[0] in (0, most) if whole else 0 < run[0] <= most) or len(run) not in (1, 3 + rates):
+                raise ValueError
+        complete = len(runs) == len(asked) if whole else runs or wait > 0 or not asked
+        if complete and form == FORM and len(numbers) == HEAD + OF_RATE * rates + OF_WINDOW * windows and 0 <= place <= rates + windows:
+            return Answer(value, numbers, wait, int(place), seat, runs)
     except (ValueError, IndexError):
         pass
     raise Unreachable(f"the store gave an answer that the script never gives: {str(reply)[:80]!r}")
 
 
-def _runs(words: list[float], rates: int) -> list[tuple[int, int, list[float]]]:
-    runs, i = [], 0
-    while i < len(words):
-        n = int(words[i])
-        size = 3 + rates if n else 1
-        run = words[i : i + size]
-        if len(run) < size:
-            raise ValueError
-        runs.append((n, int(run[1]) if n else 0, run[2:]))
-        i += size
-    return runs
+def _sound(word: str) -> float:
+    """Raises ValueError for what the script never says: an infinite number, or none."""
+    number = float(word)
+    if not -1e18 < number < 1e18:
+        raise ValueError
+    return number

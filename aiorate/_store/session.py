@@ -5,9 +5,10 @@ The wall clock of this machine decides nothing: the store says what time it is, 
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any
 
-from aiorate._errors import EngineUnavailable
+from aiorate._errors import EngineUnavailable, WaitTooLong
 from aiorate._events import Event
 from aiorate._loops.table import running_loop
 from aiorate._rate import NS_PER_SECOND, ns_to_seconds
@@ -16,12 +17,10 @@ from aiorate._store.failures import Refusal, said, said_by_server
 from aiorate._store.script import FORM, MOST_RUNS, pack, read_answer
 from aiorate._store.talk import FLUSH_NS, US, Sent, Talk
 from aiorate._store.twin import Local
-from aiorate._tree.refusals import Refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate._errors import LimiterClosed, WaitTooLong
     from aiorate._schedulers.amounts import Permits
     from aiorate._store.client import StoreClient
     from aiorate._store.options import Terms
@@ -32,31 +31,15 @@ if TYPE_CHECKING:
     from aiorate._tree.limit import Limit
     from aiorate._tree.line import Request
     from aiorate._tree.node import Taken
+    from aiorate._tree.refusals import Refusals
 
 
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
 _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
-_SINCE = 1 << 190  # since when they stand in line, and the ns that they may wait: later than any instant
+_SINCE = 1 << 190  # since when they stand in line: later than any instant
 _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
 _LATEST_UNIX_NS = 10**19  # the year 2286
-
-
-class _Once(Refusals):
-    """The errors of others, for a request that asks once, with the ns that it may wait."""
-
-    __slots__ = ("_limit", "_of")
-
-    def __init__(self, of: Refusals, limit: int) -> None:
-        self._of, self._limit = of, limit
-
-    def closed(self) -> LimiterClosed:
-        return self._of.closed()
-
-    def too_long(self, permits: Permits, limit: int, wait: int | None) -> WaitTooLong:
-        return self._of.too_long(permits, self._limit, wait)
-
-    overdue = too_long  # type: ignore[assignment]  # the names of its arguments differ
 
 
 class StoreSession(Talk):
@@ -72,6 +55,7 @@ class StoreSession(Talk):
         self.client: StoreClient | None = None
         """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
         self._source, self._terms, self._refusals = source, terms, refusals
+        self._sent: Sent | None = None  # the question under way
         self._told: str = ""  # the value of the key when the store answered last, ...
         self._told_at: int = 0  # ... and the reading then
         self._clock: int | None = None  # what the store's clock is ahead of readings; None: it has not said
@@ -115,13 +99,6 @@ class StoreSession(Talk):
             self._book(local.ask(self._question(runs, within), runs, sent.at), sent, sent.now)
         self._end(None)
 
-    def corrected(self, at_once: bool) -> None:
-        """The store has something to hear: permits that were used without slots, or that come back."""
-        if at_once:
-            self._tell()
-        else:
-            self._later(FLUSH_NS)
-
     @property
     def state(self) -> str:
         return "degraded" if self._degraded else "shared"
@@ -141,7 +118,17 @@ class StoreSession(Talk):
 
     def forked(self) -> None:
         super().forked()
-        self.client = None
+        self.client = self._sent = None
+
+    @property
+    def busy(self) -> bool:
+        return self._sent is not None or super().busy
+
+    def _unanswered(self, nothing: bool = False) -> None:
+        """The question under way, if there is one, has no answer."""
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            self._take_back(sent, nothing)
 
     def _forget(self) -> None:
         """No client asks any more."""
@@ -182,9 +169,10 @@ class StoreSession(Talk):
         ready = pool.usable(first if isinstance(first, int) else 1, now)
         if isinstance(first, int) and pool.unit and ready < first:
             ready = hand.count - hand.by(now)
-        if 2 * ready > self._came and hand.last_due() > now + self._took and (pool.unit or not (pool.calendar or pool.lacks(first, now))):
-            return True
-        return not (pool.unit or self._uncovered(now))
+        most = 2 * ready > self._came and hand.last_due() > now + pool.answer_ns
+        if pool.unit:
+            return most
+        return (most and pool.calendar is None and not pool.lacks(first, now)) or not self._uncovered(now)
 
     def _wants(self) -> tuple[Runs, float]:
         """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""
@@ -205,7 +193,7 @@ class StoreSession(Talk):
         runs, within = ([], -1.0) if closed or node.held_at is not None else self._wants()
         gone = self._pool.give_up(self._tail, node.now()) if closed else 0
         probes = self._degraded and reading - self._wanted_at < _INTEREST_NS
-        if not (self._untold() or runs or gone or probes or (node.held_at is not None and node.first() is not None)):
+        if not (super().busy or runs or gone or probes or (node.held_at is not None and node.first() is not None)):
             self._nothing_to_ask()
             return None
         # Until the store has said what time it is, the machine's clock is as good a guess as any.
@@ -213,7 +201,7 @@ class StoreSession(Talk):
         if calendar is not None:
             unix = (calendar.origin if self._clock is None else self._clock) + reading
             unix = min(max(unix, 3 * calendar.rate.period_ns), _LATEST_UNIX_NS)
-        asked = self._ask_for(runs, within, (reading - self._told_at) / US, unix, 0 if any(self._pool.corrections) else gone)
+        self._sent, asked = self._ask_for(runs, within, (reading - self._told_at) / US, unix, 0 if any(self._pool.corrections) else gone)
         return self.key.encode(), [pack(asked), self._told or f"{FORM} {self._terms.kind}"]  # whatever encoding the client has
 
     def _nothing_to_ask(self) -> None:
@@ -222,7 +210,7 @@ class StoreSession(Talk):
             pool.outage, pool.error = "", None
         else:
             self._lost_at = None
-        pool.asked_at = None
+        pool.asked = False
         first = self._first()
         if first and pool.lacks(first, node.now()):
             node.changed()  # nothing is on its way that would wake it
@@ -243,7 +231,7 @@ class StoreSession(Talk):
         windows = 0 if pool.calendar is None else 1
         answer = read_answer(reply, len(sent.parts) - windows, windows, [n for n, _ in sent.runs], sent.whole)
         took = max(min(received - sent.at, _LONGEST_ANSWER_NS), 1)
-        self._took = pool.answer_ns = (3 * self._took + took) // 4 if self._took else took
+        pool.answer_ns = (3 * pool.answer_ns + took) // 4 if self._told else took
         self._clock = int(answer.numbers[1 if answer.value else 0]) * US - (sent.at + received) // 2
         if self._local is not None:
             pool.clear()  # what was booked here counts no longer
@@ -294,7 +282,7 @@ class StoreSession(Talk):
                 return
             self._degraded = True
             node.tell(Event("degraded", node.name, source=f"{said(cause).rstrip('.')}; on_unavailable={policy!r}"))
-        pool.asked_at = None  # to hear whether slots are still wanted
+        pool.asked = False  # to hear whether slots are still wanted
         if pool.outage:
             return
         pool.unanswered()
@@ -343,16 +331,20 @@ class StoreSession(Talk):
 
     async def take_once(self, permits: Permits, limit: int) -> tuple[int, Taken]:
         """Take the permits if they are due. Returns the ns waited for the answer, and what was taken. Raises the error otherwise."""
-        node = self._node
-        ticket, _, asked, taken = node.ask(permits, _ONCE_NS, self, _Once(self._refusals, limit), _SINCE + limit)
-        if ticket is None:
-            return 0, taken
-        waited, _, taken = await node.wait(ticket, permits, asked)
-        return waited, taken
+        try:
+            return await self._node.acquire(permits, _ONCE_NS, self, self._refusals, _SINCE)
+        except WaitTooLong as error:
+            raise self._too_long(error, permits, limit) from None
 
     def take_once_blocking(self, permits: Permits, limit: int) -> tuple[int, Taken]:
         """As `take_once`, in a thread without an event loop, which it blocks."""
-        return self._node.wait_blocking(permits, _ONCE_NS, self, _Once(self._refusals, limit), _SINCE + limit)
+        try:
+            return self._node.wait_blocking(permits, _ONCE_NS, self, self._refusals, _SINCE)
+        except WaitTooLong as error:
+            raise self._too_long(error, permits, limit) from None
+
+    def _too_long(self, error: WaitTooLong, permits: Permits, limit: int) -> WaitTooLong:
+        return self._refusals.too_long(permits, limit, None if error.wait == inf else round(error.wait * NS_PER_SECOND))
 
     def check(self, permits: Permits, refusals: Refusals) -> None:
         """Before such a request stands in line: raise its error if there will be no answer."""
@@ -374,7 +366,7 @@ class StoreSession(Talk):
         """Those are not granted; by default, all in line."""
         requests = self._in_line() if requests is None else requests
         if requests:
-            self._node.expire([(ticket, permits, 0, _Once(self._refusals, since - _SINCE)) for ticket, permits, since in requests])
+            self._node.expire([(ticket, permits, 0, self._refusals) for ticket, permits, _ in requests])
 
     def _end(self, answer: Answer | None) -> None:
         """After an answer to a question for them alone, or to one for all in line, which granted none of them: None.
@@ -385,16 +377,14 @@ class StoreSession(Talk):
         node, asked = self._node, self._asked
         over = asked if answer is None else [request for request, run in zip(asked, answer.runs, strict=False) if not run[0]]
         for request in self._in_line():
-            ticket, permits, since = request
+            ticket, permits, _ = request
             if ticket.done():
                 continue
             lacks = self._pool.lacks(permits, node.now())
             if request in over and (lacks or answer is not None):
                 self._refuse([request])
             elif not lacks:
-                node.tree.agenda.limit_wait(
-                    node, node.read() + self._slack, (ticket, permits, self._slack, _Once(self._refusals, since - _SINCE))
-                )
+                node.tree.agenda.limit_wait(node, node.read() + self._slack, (ticket, permits, self._slack, self._refusals))
 
     # Later.
 
@@ -408,7 +398,7 @@ class StoreSession(Talk):
             pool.give_up(None, node.now())
         if waits and node.paused:
             self._tell()
-        elif pool.asked_at is not None or (pool.hand.count and not pool.unit):  # the next question tells of them
+        elif pool.asked or (pool.hand.count and not pool.unit):  # the next question tells of them
             self._later(FLUSH_NS)
         elif any(pool.corrections):
             self._tell()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate._rate import NS_PER_SECOND, Rate, ceil_div
@@ -50,12 +50,9 @@ class Part(NamedTuple):
 class Level(NamedTuple):
     """What the store said last of a dimension: instants in ns."""
 
-    full: int
-    """When the bucket is full again, if nobody takes anything."""
-    used: int = 0
-    """Of a window: permits that are taken, ..."""
-    ends: int = 0
-    """... and when it ends; 0: it is a bucket."""
+    full: int  # when the bucket is full again, if nobody takes anything
+    used: int = 0  # of a window: permits that are taken
+    ends: int = 0  # when it ends; 0: it is a bucket
 
     def due(self, part: Part, own: int, ahead: int, unit: bool, now: int) -> int:
         """When a request for ``own`` permits is due, with others ahead of it that need so many. Slots are gathered if ``unit``."""
@@ -128,9 +125,7 @@ class Run:
 
     def lapsed(self, now: int) -> int:
         """How many of these have lapsed."""
-        if now <= self.due + self.late:
-            return 0
-        return bisect_left(range(self.n), now - self.late, self.i, key=self.at) - self.i
+        return 0 if now <= self.due + self.late else self.by(now - self.late - 1)
 
     def needed(self, have: Sequence[int], need: Sequence[int]) -> int:
         """How many of these a request needs that has so much already; very many if they do not help."""
@@ -167,19 +162,20 @@ class Hand:
         return runs
 
     def remove(self, count: int) -> None:
-        """Remove so many of the first run."""
-        run = self.runs[0]
-        run.skip(count)
+        """Remove the first ones."""
         self.count -= count
-        if not run.left:
-            del self.runs[0]
+        while count:
+            run = self.runs[0]
+            some = min(count, run.left)
+            run.skip(some)
+            if not run.left:
+                del self.runs[0]
+            count -= some
 
     def lapsed(self, now: int) -> int:
         """How many slots have lapsed."""
         runs = self.runs
-        if not runs or now <= runs[0].due + runs[0].late:
-            return 0
-        return sum([run.lapsed(now) for run in runs])
+        return sum([run.lapsed(now) for run in runs]) if runs and now > runs[0].due + runs[0].late else 0
 
     def by(self, instant: int) -> int:
         """How many slots are due by that instant."""
@@ -207,18 +203,10 @@ class Hand:
                 return at, run
         return at, None
 
-    def uncovered(self, needs: Sequence[tuple[int, ...]], now: int) -> list[tuple[int, ...]]:
-        """Those requests, of a line in that order, for which there are not enough slots in hand."""
-        slots = [run.amounts for run in self.runs for _ in range(run.left - run.lapsed(now))]
-        i, have = 0, [0] * len(needs[0]) if needs else []
-        for place, need in enumerate(needs):
-            while any(own < of for own, of in zip(have, need, strict=True)):
-                if i == len(slots):
-                    return list(needs[place:])
-                have = [own + of for own, of in zip(have, slots[i], strict=True)]
-                i += 1
-            have = [own - of for own, of in zip(have, need, strict=True)]
-        return []
+    def amounts(self, dimensions: int, now: int) -> list[int]:
+        """The sum of each dimension, but for slots that have lapsed."""
+        left = [(run.left - run.lapsed(now), run.amounts) for run in self.runs]
+        return [sum([count * amounts[j] for count, amounts in left]) for j in range(dimensions)]
 
 
 def _due(run: Run) -> int:
@@ -236,5 +224,4 @@ def check_memory(call: str, rate: Rate, burst: int) -> None:
 def check_pause(ns: int) -> None:
     """Raise ValueError unless a store can count how long that pause takes."""
     if ns > MOST_NS:
-        seconds, longest = ns // NS_PER_SECOND, MOST_NS // NS_PER_SECOND
-        raise ValueError(f"pause({seconds}): a limit in a store is paused for at most {longest} seconds, which are 317 years.")
+        raise ValueError(f"pause({ns // NS_PER_SECOND}): a limit in a store is paused for at most 317 years.")

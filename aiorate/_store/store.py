@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -75,7 +76,7 @@ class Store:
             answers = [partial(self._source.execute_command, *command) for command in commands]
         else:
             connection = self._connection or await self._open(self._pool)
-            await connection.send_packed_command(b"".join([_packed(command) for command in commands]), check_health=False)
+            await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
             answers = [connection.read_response] * len(commands)
         replies: list[object] = []
         for answer in answers:
@@ -107,12 +108,6 @@ class Store:
         if connection is not None:
             with suppress(Exception):  # it is broken already
                 await connection.disconnect()
-
-
-def _packed(command: Command) -> bytes:
-    """As the library does it, in a quarter of the time."""
-    words = [word if isinstance(word, bytes) else str(word).encode() for word in command]
-    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
 
 def check_source(source: object, alone: bool = False) -> None:
@@ -149,33 +144,20 @@ def is_cluster(source: object) -> bool:
 
 def library_of(url: str) -> Any:
     """redis-py, or valkey-py for its own URLs and where nothing else is there. Raises ImportError with what to install."""
-    if not url.startswith("valkey"):
-        try:
-            import redis.asyncio as library
-        except ImportError:
-            pass
-        else:
-            return library
-    try:
-        import valkey.asyncio as other
-    except ImportError:
-        raise ImportError(
-            "RedisLimiter() with a URL needs redis-py: pip install 'aiorate-limiter[redis]'. For valkey:// URLs, valkey-py."
-        ) from None
-    return other
+    for name in ("valkey",) if url.startswith("valkey") else ("redis", "valkey"):
+        with suppress(ImportError):
+            return import_module(f"{name}.asyncio")
+    raise ImportError("RedisLimiter() with a URL needs redis-py: pip install 'aiorate-limiter[redis]'. For valkey:// URLs, valkey-py.")
 
 
 def _is_sound(url: str) -> bool:
     """Whether a client can be made for it, and its credentials do not go on behind what looks like the host."""
-    scheme, separator, _ = url.partition("://")
-    if scheme not in _SCHEMES or not separator:
-        return False
     try:
         parts = urlsplit(url)
         _ = parts.port
         library_of(url).ConnectionPool.from_url(url).make_connection()
     except (TypeError, ValueError):
         return False
-    path = parts.path if scheme != "unix" or ":" in parts.netloc else ""  # a socket's name may have an @
+    path = parts.path if parts.scheme != "unix" or ":" in parts.netloc else ""  # a socket's name may have an @
     words = [word for word in parts.query.split("&") if not word.startswith(_MAY_HAVE_AT)]
     return "@" in parts.netloc or "@" not in "".join([path, parts.fragment, *words])

@@ -36,7 +36,7 @@ US, MS = 1_000, 1_000_000  # ns
 FLUSH_NS = 50 * MS  # after which the store hears what came back, if no question is to be expected
 _RECHECK_NS = NS_PER_SECOND  # how often a process in which a request waits asks whether a pause goes on
 _PORTION = 500  # slots in one question, if a horizon has fewer: the loop wakes as many waiters before slots lapse
-_CHUNK = 16  # requests of a budget like the first in line, whose time is the horizon if the one given is longer
+_CHUNK = 12  # requests of a budget like the first in line, whose time is the horizon if the one given is longer
 _SHORTEST_US = 20_000  # of such a horizon
 _SOONEST_NS, _LATEST_NS = 20 * MS, 250 * MS  # after which to ask again for a reservation that was not booked
 _RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a window that is used up: permits may come back
@@ -48,21 +48,14 @@ Runs = list[tuple[int, tuple[int, ...]]]
 class Sent(NamedTuple):
     """A question that is not answered yet."""
 
-    at: int
-    """The reading when it was asked, ..."""
-    now: int
-    """... and the limit's time."""
+    at: int  # the reading when it was asked
+    now: int  # the limit's time then
     runs: Runs
-    parts: tuple[Part, ...]
-    """By which it was asked."""
-    whole: bool
-    """Whether requests are granted whole or not at all."""
-    more: Sequence[int] = ()
-    """The corrections that it tells, ..."""
-    oldest: int | None = None
-    """... and since when."""
-    news: tuple[int, ...] = ()
-    """What it tells of pauses."""
+    parts: tuple[Part, ...]  # by which it was asked
+    whole: bool  # whether requests are granted whole or not at all
+    more: Sequence[int] = ()  # the corrections that it tells
+    oldest: int | None = None  # since when
+    news: Sequence[int] = ()  # what it tells of pauses
 
 
 class Talk(Provider):
@@ -75,11 +68,10 @@ class Talk(Provider):
         self._node, self._pool = node, pool
         self._horizon, self._lease, self._slack = max(horizon, lease), lease, slack
         self._paused: bool = False  # whether the store pauses all processes
-        self._took: int = 0  # how long an answer takes, smoothed; 0: none was measured
         self._edges: tuple[object, list[int]] = (None, [])  # of windows; Unix times in ns, of that rate
         self._use: tuple[int, int] = (-MOST_NS, 0)  # when the present measurement of use began, and the permits spent until then
         pool.patient = node.above is not None
-        pool.link = node.provider = self
+        pool.wanted, pool.corrected, node.provider = self.wanted, self.corrected, self
         self.forked()
         _talks.add(self)
 
@@ -91,7 +83,6 @@ class Talk(Provider):
         pool.corrections, pool.oldest = [0] * len(pool.parts), None
         self._number: int = getrandbits(48) + 1  # of this client
         self._seat: float = 0.0  # see `Question.seat`
-        self._sent: Sent | None = None  # the question under way
         self._news: list[int] = []  # what the store is yet to hear of pauses: readings at which they are to end; 0: they are over
         self._tail: Run | None = None  # the last slots of all, as far as is known
         self._timer: Handle | None = None
@@ -109,7 +100,13 @@ class Talk(Provider):
         pool, line, first = self._pool, self._node.line, self._node.first()
         below = sorted([limit for _, limit in line.below()], key=lambda limit: limit is not first)
         waiting = chain([limit.stood for limit in below], (permits for ticket, permits, _ in line if not ticket.cancelled()))
-        return pool.hand.uncovered([*islice((need for permits in waiting if any(need := pool.need(permits))), 2 * MOST_RUNS)], now)
+        needs = [*islice((need for permits in waiting if any(need := pool.need(permits))), 2 * MOST_RUNS)]
+        have = pool.hand.amounts(len(pool.parts), now)
+        for place, need in enumerate(needs):
+            have = [own - of for own, of in zip(have, need, strict=True)]
+            if min(have) < 0:
+                return needs[place:]
+        return []
 
     def _lack(self) -> Runs:
         """The runs to ask for: those of the requests in line, and with a lease of those to come."""
@@ -131,64 +128,50 @@ class Talk(Provider):
         The measurement begins after the permits of the first question: a process that makes one request in a while takes nothing ahead.
         """
         pool, lease, reading, (since, before) = self._pool, self._lease, self._node.read(), self._use
+        refused = pool.refused[0] if pool.refused else 0
         age, used = reading - since, max(pool.spent - before, 0)
         if age >= 3 * lease:
             age, used = 0, 0
-            self._use = reading, pool.spent + (first or pool.refused)
+            self._use = reading, pool.spent + (first or refused)
         elif age >= 2 * lease:
             age, used = lease, used * lease // age
             self._use = reading - lease, pool.spent - used
         expected = min(used * lease // max(age, lease), pool.rate.permits_in(lease))
-        return expected if waiting else max(expected, pool.refused)  # a request was refused and does not wait
+        return expected if waiting else max(expected, refused)  # a request was refused and does not wait
 
     # The question.
 
     @property
     def busy(self) -> bool:
-        return self._sent is not None or self._untold()
-
-    def _untold(self) -> bool:
         """Whether the store is yet to hear something."""
         if self._news:
             reading = self._node.read()
             self._news = [at for at in self._news if not at or at > reading]
         return bool(self._news) or any(self._pool.corrections)
 
-    def _ask_for(self, runs: Runs, within: float, age: float, unix: int, gone: int = 0) -> list[float]:
+    def _ask_for(self, runs: Runs, within: float, age: float, unix: int, gone: int = 0) -> tuple[Sent, list[float]]:
         """What to ask for these requests, and to tell. ``unix`` is the time, in ns; an ``age`` ago the store said something, in us.
 
         Each of them is granted if it is due ``within`` so many us, whole or not at all; -1: at any time. The last slots in hand come back
         unless somebody has booked since, if ``gone`` is not 0.
         """
         pool, reading, now = self._pool, self._node.read(), self._node.now()
-        news, self._news = self._news[:1], self._news[1:]
-        self._sent = Sent(reading, now, runs, pool.parts, within >= 0, pool.corrections, pool.oldest, tuple(news))
-        question = self._question(runs, within)._replace(
-            pause=(news[0] and news[0] - reading) / US if news else -1.0,
-            age=age,
-            oldest=0.0 if pool.oldest is None else max(now - pool.oldest - _ROUGHLY_NS, 0) / US,
-            gone=int(gone > 0),
-        )
-        corrected = zip(pool.parts, pool.corrections, strict=True)
-        rows = [row(part, more - gone, self._windows(part, unix)) for part, more in corrected]
-        pool.corrections, pool.oldest, pool.refused = [0] * len(pool.parts), None, 0
-        return numbers_of(question, rows, runs)
+        more, oldest, news = pool.corrections, pool.oldest, self._news[:1]  # taken first: a finalizer may tell more
+        pool.corrections, pool.oldest, pool.refused, self._news = [0] * len(more), None, None, self._news[1:]
+        pause = (news[0] and news[0] - reading) / US if news else -1.0
+        since = 0.0 if oldest is None else max(now - oldest - _ROUGHLY_NS, 0) / US
+        rows = [row(part, own - gone, self._windows(part, unix)) for part, own in zip(pool.parts, more, strict=True)]
+        numbers = numbers_of(self._question(runs, within, pause, age, since, int(gone > 0)), rows, runs)
+        return Sent(reading, now, runs, pool.parts, within >= 0, more, oldest, news), numbers
 
-    def _question(self, runs: Runs, within: float) -> Question:
-        pool, horizon, reach, took = self._pool, self._horizon / US, MOST, self._took / US
+    def _question(self, runs: Runs, within: float, pause: float = -1.0, age: float = 0.0, oldest: float = 0.0, gone: int = 0) -> Question:
+        pool, horizon, reach, took = self._pool, self._horizon / US, MOST, self._pool.answer_ns
         if not pool.unit and pool.calendar is None:  # a budget books no longer ahead than some requests like the first take
             costs = [min(part.time_of(of), MOST_NS) / US for _, need in runs[:1] for of, part in zip(need, pool.parts, strict=True)]
             horizon = min(horizon, max(_CHUNK * max(costs, default=0.0), _SHORTEST_US))
-            reach = max(horizon, took)
-        return Question(
-            horizon=horizon,
-            reach=reach,
-            within=within,
-            client=self._number,
-            took=took or -1.0,
-            seat=self._seat,
-            margin=self._slack / US,
-        )
+            reach = max(horizon, took / US)
+        far = took / US if took > 1 else -1.0
+        return Question(pause, horizon, reach, within, age, self._number, oldest, far, self._seat, gone, self._slack / US)
 
     def _windows(self, part: Part, unix: int) -> list[int]:
         """The edges of the present window and of the next two; Unix times in ns."""
@@ -198,11 +181,9 @@ class Talk(Provider):
             self._edges = part.rate, edges
         return edges
 
-    def _unanswered(self, nothing: bool = False) -> None:
-        """The question under way has no answer: the store may have heard what it told; ``nothing``: it has not."""
-        sent, self._sent, pool = self._sent, None, self._pool
-        if sent is None:
-            return
+    def _take_back(self, sent: Sent, nothing: bool) -> None:
+        """A question has no answer: the store may have heard what it told; ``nothing``: it has not."""
+        pool = self._pool
         # What came back may have arrived, and must not come back twice.
         more = [each if nothing or each > 0 else 0 for each in sent.more]
         pool.corrections = [own + its for own, its in zip(pool.corrections, more, strict=True)]
@@ -254,7 +235,10 @@ class Talk(Provider):
 
     def corrected(self, at_once: bool) -> None:
         """The store has something to hear: permits that were used without slots, or that come back."""
-        raise NotImplementedError
+        if at_once or not self._pool.answer_ns:
+            self._tell()
+        else:
+            self._later(FLUSH_NS)
 
     def _tell(self, gone: int = 0) -> None:
         """Have the store hear what is untold, and that so many slots come back; see `_ask_for`."""

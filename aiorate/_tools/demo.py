@@ -1,7 +1,7 @@
 """``demo``: real requests to a local server that answers 429 beyond its limit, first without and then with a limiter.
 
-The verdict compares the limiter's guarantee with its grants. The server sees each request a little later, some more than others, so a
-second may hold more arrivals than grants.
+The verdict compares the limiter's guarantee with what it granted. The server sees each request a little later, some more than others, so
+a second may hold more arrivals than grants.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter, deque
 from contextlib import asynccontextmanager
 from math import ceil
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiohttp import ClientSession, TCPConnector, web
 
@@ -20,7 +20,7 @@ from aiorate._tools.figures import SECOND, busiest, percentile, plot
 from aiorate.aiohttp import middleware
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator
 
     from aiorate import Scheduler
 
@@ -29,31 +29,12 @@ _ANSWER_AFTER = 0.05  # seconds
 _DEMAND = 3  # what the clients would send without a limiter, as a multiple of the rate
 _MOST_CLIENTS = 200
 _MORE = 1.1  # what the server allows, as a multiple of the guarantee: the network moves requests together
-_CLOCK = SECOND // 200  # ns: the clock is read before the limiter reads it, so a grant is noted too early by up to this
-
-
-class WatchedLimiter(Limiter):
-    """A limiter that notes the wait (ns) and the instant (ns) of every grant."""
-
-    __slots__ = ("grants", "waits")
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.waits: list[int] = []
-        self.grants: list[int] = []
-        super().__init__(scheduler)
-
-    async def acquire(self, permits: int = 1, **options: Any) -> float:
-        """Do as `Limiter.acquire`, and take notes."""
-        asked = monotonic_ns()
-        waited = await super().acquire(permits, **options)
-        self.waits.append(round(waited * SECOND))
-        self.grants.append(asked + self.waits[-1])
-        return waited
 
 
 def run(scheduler: Scheduler, seconds: float) -> int:
     """Run the demo and show its results; returns the exit code: 1 if the guarantee was broken."""
-    limiter = WatchedLimiter(scheduler)
+    waits: list[float] = []
+    limiter = Limiter(scheduler, on_wait=lambda waited: waits.append(waited.seconds))
     bound, rate = limiter.bound(1), limiter.rate.per_second
     allowed = ceil(_MORE * (bound or rate))
     clients = min(max(ceil(_DEMAND * rate * _ANSWER_AFTER), 1), _MOST_CLIENTS)
@@ -61,23 +42,35 @@ def run(scheduler: Scheduler, seconds: float) -> int:
     print(f"The server answers after {_ANSWER_AFTER * 1000:g} ms, and allows {allowed} requests in any second.", flush=True)
     free, refused_free = asyncio.run(send(min(1.5, seconds), clients, allowed))
     print(f"Without the limiter it got {len(free)} requests. Now {seconds:g} s with it ...\n", flush=True)
+    begin = monotonic_ns()
     limited, refused = asyncio.run(send(seconds, clients, allowed, limiter))
-    waits = sorted(limiter.waits)
+    granted, took = limiter.statistics().granted, (monotonic_ns() - begin) / SECOND
+    median, longest = (percentile(sorted(waits), percent) for percent in (50, 100))
     rows: list[tuple[str, object, object]] = [
         ("", "without", "with the limiter"),
         ("requests", len(free), len(limited)),
         ("refused by the server (429)", refused_free[429], refused[429]),
         ("arrived in the busiest second", busiest(free, SECOND), busiest(limited, SECOND)),
         ("bound(1): granted in any second, at most", "-", "none" if bound is None else bound),
-        ("median wait, longest wait", "-", f"{percentile(waits, 50) / SECOND:.3f} s, {percentile(waits, 100) / SECOND:.3f} s"),
+        ("median wait, longest wait", "-", f"{median:.3f} s, {longest:.3f} s"),
     ]
     for name, without, with_it in rows:
         print(f"{name:42}{without!s:>9}{with_it!s:>20}")
     bars, dots = ([at - arrivals[0] for at in arrivals] for arrivals in (limited, free))
     print("\n" + plot("requests per second: without (o) and with the limiter (#), and the rate (|)", bars, dots, rate))
-    verdict, kept = judge(bound, limiter.grants, limited)
+    kept, verdict = judge(limiter.bound(took), granted, len(limited), took)
     print(f"\n{verdict}")
     return 0 if kept else 1
+
+
+def judge(bound: int | None, granted: int, arrived: int, seconds: float) -> tuple[bool, str]:
+    """Whether no more was granted than the bound of so many seconds, and nothing else arrived; and the same as a sentence."""
+    if arrived > granted:
+        return False, "BROKEN: the server saw a request that the limiter had not granted."
+    if bound is None:
+        return True, "This strategy bounds no window, so there is no guarantee to keep."
+    kept = granted <= bound
+    return kept, f"{'Kept' if kept else 'BROKEN'}: {granted} grants in {seconds:.1f} s, where the guarantee is at most {bound}."
 
 
 async def send(seconds: float, clients: int, allowed: int, limiter: Limiter | None = None) -> tuple[list[int], Counter[int]]:
@@ -130,16 +123,3 @@ async def _server(allowed: int, arrivals: list[int]) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
-
-
-def judge(bound: int | None, grants: Sequence[int], arrivals: Sequence[int]) -> tuple[str, bool]:
-    """Say in a sentence whether no second held more than ``bound`` grants, and every arrival had one. Instants are ns."""
-    grants, arrivals = sorted(grants), sorted(arrivals)
-    if len(arrivals) > len(grants) or any(arrival < grant for grant, arrival in zip(grants, arrivals, strict=False)):
-        return "BROKEN: the server saw a request that the limiter had not granted.", False
-    if bound is None:
-        return "This strategy bounds no window, so there is no guarantee to keep.", True
-    granted = busiest(grants, SECOND - _CLOCK)
-    if granted > bound:
-        return f"BROKEN: {granted} grants in a second, where the guarantee is {bound}.", False
-    return f"Kept: at most {granted} grants in any second, where the guarantee is {bound}.", True

@@ -22,7 +22,7 @@ def busiest(instants: Sequence[int], window: int) -> int:
     return most
 
 
-def percentile(ordered: Sequence[int], percent: int) -> int:
+def percentile(ordered: Sequence[float], percent: int) -> float:
     """The smallest value that at least so many per cent do not exceed. The values are sorted; 0 without values."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else 0
 

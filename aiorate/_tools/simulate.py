@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate._tools.figures import SECOND, busiest, percentile, plot
-from aiorate.testing._simulation import grants
+from aiorate.testing._laws import grants
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

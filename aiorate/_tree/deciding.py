@@ -154,7 +154,7 @@ class Decisions:
         return self._alarms.add(reading, callback)
 
     def _start(self) -> None:
-        if not self._starting:
+        if not self._starting and not sys.is_finalizing():  # when a new thread would never run, and nobody waits any more
             self._starting = get_ident()
             try:
                 thread = self._thread = threading.Thread(target=self._keep, name="aiorate", daemon=True)
@@ -178,20 +178,20 @@ class Decisions:
                         return
                     self._thread = me
                 call = None
-            wait = self._decide(partial(self._step, call))
+            self._decide(partial(self._step, call))
             call = None
+            with self.lock:  # what followed the decision may have set an alarm
+                first = self._alarms.first
+            wait = None if first is None else min(max(first - monotonic_ns(), 0), LINGER_NS) / NS_PER_SECOND
 
-    def _step(self, call: Callable[[], object] | None) -> float | None:
-        """Make a call that was handed over, or one that is due. Returns the seconds until one may be; None: none is to come."""
-        alarms, where = self._alarms, "in the thread that keeps the time"
+    def _step(self, call: Callable[[], object] | None) -> None:
+        """Make a call that was handed over, and one that is due."""
+        where = "in the thread that keeps the time"
         if call is not None:
             call_back(call, where)
-        if alarms.first is None:
-            return None
-        wait = alarms.first - monotonic_ns()
-        if wait <= 0:
-            call_back(alarms.pop(), where)
-        return min(max(wait, 0), LINGER_NS) / NS_PER_SECOND
+        first = self._alarms.first
+        if first is not None and first <= monotonic_ns():
+            call_back(self._alarms.pop(), where)
 
 
 decisions = Decisions()

@@ -63,9 +63,9 @@ class Limit(Node):
         """Take the permits, or put the request in line for at most ``most_ns``; raises the error if it may not wait there.
 
         Returns no ticket, the instant for which the request is scheduled, 0 and what was taken, if it is granted at once; otherwise a
-        ticket for `wait`, `NOT_GRANTED`, and the clock's reading. In a starved loop, grants and refusals come with a decided ticket too:
-        the caller lets the loop turn before it goes on. ``most`` raises if too many wait. ``ticket`` is that of a caller in another
-        thread, and ``turns`` whether its loop is starved.
+        ticket for `wait`, `NOT_GRANTED`, and the clock's reading. In a starved loop, grants come with a decided ticket, and what would be
+        refused with none: the caller lets the loop turn, and goes on or calls `ask_again`. ``most`` raises if too many wait. ``ticket`` is
+        that of a caller in another thread, and ``turns`` whether its loop is starved.
         """
         above, bounded = self.above, most_ns is not None or most is not None
         if above is None and not bounded and ticket is None and self.line.head is not None and not self.closed:
@@ -73,14 +73,17 @@ class Limit(Node):
             return self.join(permits, since, None), NOT_GRANTED, asked, ()  # there is nothing else to ask
         loop = self.tree.loop
         try:
-            found = self.take(permits, since)
+            found, loop = self.take(permits, since), self.tree.loop
             if found is None and (bounded or self.shut):
+                if turns is None:
+                    turns = loop is not None and loop.starved()
+                if turns:
+                    return None, NOT_GRANTED, 0, ()
                 self._admit(permits, most_ns, most, refusals)
-        except Exception as error:
-            loop = self.tree.loop
-            if loop is None or not (loop.starved() if turns is None else turns):
-                raise
-            return self._after_turn(ticket, NOT_GRANTED, (), error)
+        except Exception:
+            if turns or (turns is None and loop is not None and loop.starved()):
+                return None, NOT_GRANTED, 0, ()
+            raise
         if found is None:
             asked = self.read()
             ticket = self.join(permits, since, ticket)
@@ -91,19 +94,15 @@ class Limit(Node):
                     Limit.give_up(self, ticket, permits, self.tree.epoch)
                     raise
             return ticket, NOT_GRANTED, asked, ()
-        (at, taken), loop = found, self.tree.loop
+        at, taken = found
         if turns is None:
             turns = loop is not None and taken[0][2] + self.offset >= loop.check.until and loop.starved()
         if not turns:
             return None, at, 0, taken
         hold(taken, 1)
         self.tree.resuming += 1
-        return self._after_turn(ticket, at, taken)
-
-    def _after_turn(self, ticket: Ticket | None, at: int, taken: Taken, error: Exception | None = None) -> Answer:
-        """Have the caller go on with what was taken, or with the error, after the loop has turned."""
         ticket, reading = ticket or self.ticket(), self.read()
-        ticket.set_result((at, taken, reading, None) if error is None else error)
+        ticket.set_result((at, taken, reading, None))
         return ticket, at, reading, ()
 
     def _admit(self, permits: Permits, most_ns: int | None, most: Admission | None, refusals: Refusals) -> None:
@@ -119,6 +118,31 @@ class Limit(Node):
                     raise refusals.no_lease()
                 self.noted.refused += 1
                 raise refusals.too_long(permits, most_ns, wait)
+
+    async def ask_again(
+        self, permits: Permits, most_ns: int | None, most: Admission | None, refusals: Refusals = ACQUIRE, since: int | None = None
+    ) -> Answer:
+        """`ask`, once the starved loop has turned: nobody who only asks, and is refused, keeps it from its other tasks."""
+        assert self.tree.loop is not None  # it is starved
+        await self.tree.loop.turn()
+        return self.ask(permits, most_ns, most, refusals, since, turns=False)
+
+    async def acquire(
+        self,
+        permits: Permits,
+        most_ns: int | None = None,
+        most: Admission | None = None,
+        refusals: Refusals = ACQUIRE,
+        since: int | None = None,
+    ) -> tuple[int, Taken]:
+        """`ask`, and wait. Returns the nanoseconds waited, and what was taken."""
+        ticket, at, asked, taken = self.ask(permits, most_ns, most, refusals, since)
+        if ticket is None and at == NOT_GRANTED:
+            ticket, at, asked, taken = await self.ask_again(permits, most_ns, most, refusals, since)
+        if ticket is None:
+            return 0, taken
+        waited, _, taken = await self.wait(ticket, permits, asked)
+        return waited, taken
 
     async def wait(self, ticket: Ticket, permits: Permits, asked: int) -> tuple[int, int, Taken]:
         """Wait until the ticket of `ask` is decided, and the loop has turned. Returns what `go_on` does.

@@ -38,6 +38,9 @@ class Provider:
     def closed(self) -> None:
         """The limiter was closed."""
 
+    async def aclose(self) -> None:
+        """After that: return once no store is asked any more."""
+
     def moved(self) -> None:
         """The event loop is gone, or another one is used."""
 

@@ -279,9 +279,11 @@ class ThreadLimit(Limit):
         if loop is None:  # a coroutine that is driven by hand: it must not wait
             return decisions.run(super().ask, permits, most_ns, most, refusals, since, None, False)
         assert self.tree.loop is not None
-        own, starved = ThreadTicket(self, permits, loop), not self.tree.loop.manual and loop.starved()
+        if turns is None:
+            turns = not self.tree.loop.manual and loop.starved()
+        own = ThreadTicket(self, permits, loop)
         try:
-            return decisions.run(_ask, own, most_ns, most, refusals, since, starved)
+            return decisions.run(_ask, own, most_ns, most, refusals, since, turns)
         except BaseException:
             decisions.post(partial(undo_request, own))
             raise
@@ -290,7 +292,7 @@ class ThreadLimit(Limit):
         decisions.post(partial(undo_request, ticket))  # type: ignore[arg-type]  # all tickets of threads are of one class
 
     def _went_on(self, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
-        ticket.leave()  # type: ignore[attr-defined]  # as above. At once: from now on its loop may end
+        ticket.leave()  # type: ignore[union-attr]  # as above. At once: from now on its loop may end
         decisions.soon.append(partial(self._gone, ticket, taken, epoch, waited))  # type: ignore[arg-type]
 
     def _gone(self, ticket: ThreadTicket, taken: Taken, epoch: int, waited: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from inspect import CO_COROUTINE
 from sys import _getframe
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -55,14 +54,11 @@ def hooks(
         # asynchronous one where a loop runs around it, as in a notebook.
         caller = _getframe(1).f_code
         if running_loop() is None or (caller.co_qualname.startswith("Client.") and not caller.co_flags & CO_COROUTINE):
-            raise RuntimeError(
-                "hooks() need an AsyncClient under asyncio or trio: a synchronous client cannot wait in line. For that, write"
-                " blocking_hooks(limiter), with a limiter of scope='process'."
-            )
+            raise RuntimeError("hooks() need an AsyncClient under asyncio or trio. For a synchronous client, pass blocking_hooks(limiter).")
         return way.enter(request, **_own(request))
 
     async def hear(response: Any) -> None:
-        way.hear(response.request, response.status_code, response.headers)
+        way.hear(response)
 
     return {"request": [wait_for_permits], "response": [hear]}
 
@@ -85,10 +81,7 @@ def blocking_hooks(
     def wait_for_permits(request: Any) -> None:
         way.enter_blocking(request, **_own(request))
 
-    def hear(response: Any) -> None:
-        way.hear(response.request, response.status_code, response.headers)
-
-    return {"request": [wait_for_permits], "response": [hear]}
+    return {"request": [wait_for_permits], "response": [way.hear]}
 
 
 def limit_transport(
@@ -107,14 +100,12 @@ def limit_transport(
     ``http2=`` and proxies, so pass those to ``inner``, a transport of httpx or httpx2, which is opened and closed together with the
     result. The other arguments are those of `hooks`. With a synchronous ``inner``, the limiter needs ``scope="process"``.
     """
-    bases = tuple(kind for kind in type(inner).__mro__ if kind.__name__ in ("AsyncBaseTransport", "BaseTransport"))
+    bases: tuple[type, ...] = tuple(base for base in type(inner).__mro__ if base.__name__ in ("AsyncBaseTransport", "BaseTransport"))
     if not bases:
-        raise TypeError(
-            f"limit_transport() takes a transport, such as httpx2.AsyncHTTPTransport(), not {kind_of(inner)}. To limit a client, pass"
-            " hooks(limiter), or blocking_hooks(limiter), as its event_hooks=."
-        )
-    way = Way("limit_transport()", limiter, key, cost, max_wait, feedback, _origin)
-    limited: AnyTransport = _limited_kind(bases)(inner, way)
+        raise TypeError(f"limit_transport() takes a transport, such as httpx2.AsyncHTTPTransport(), not {kind_of(inner)}.")
+    # Derived from the package's classes, because httpx-retries and the packages' types ask for these classes by name.
+    kind: Any = type("LimitedTransport", (_LimitedTransport, *bases), {"__module__": __name__})
+    limited: AnyTransport = kind(inner, Way("limit_transport()", limiter, key, cost, max_wait, feedback, _origin))
     return limited
 
 
@@ -156,12 +147,6 @@ class _LimitedTransport:
 
     def __exit__(self, *error: Any) -> None:
         self._inner.__exit__(*error)
-
-
-@cache
-def _limited_kind(bases: tuple[type, ...]) -> type[Any]:
-    # Derived from the package's classes, because httpx-retries and the packages' types ask for these classes by name.
-    return type("LimitedTransport", (_LimitedTransport, *bases), {"__module__": __name__})
 
 
 def _origin(request: Any) -> str:

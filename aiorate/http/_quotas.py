@@ -89,11 +89,11 @@ def _policies(text: str) -> list[tuple[int, float | None]]:
 
 
 def _read_draft_11(fields: dict[str, str]) -> Iterator[Quota]:
-    policies = [policy for policy in _named(fields.get("ratelimit-policy", "")) if _integer(policy, "q") is not None]
+    policies = [policy for policy in _items(fields.get("ratelimit-policy", "")) if _integer(policy, "q") is not None]
     unused = list(policies)
-    for item in _named(fields.get("ratelimit", "")):
+    for item in _items(fields.get("ratelimit", "")):
         if (remaining := _integer(item, "r")) is None:
-            continue  # it is required
+            continue  # it is required; items of draft 07 have none
         # A partition key may be given in one of the two fields only: express-rate-limit 8 has it in the policy alone.
         pk, reset = item[1].get("pk"), _integer(item, "t")
         same = [policy for policy in policies if policy[0] == item[0] and (pk is None or policy[1].get("pk", pk) == pk)]
@@ -107,17 +107,12 @@ def _read_draft_11(fields: dict[str, str]) -> Iterator[Quota]:
 
 def _quota_of(policy: Item, remaining: int | None = None, reset: float | None = None) -> Quota:
     unit = _unquoted(policy[1].get("qu", '"requests"'))
-    return Quota(policy[0], _integer(policy, "q"), remaining, reset, _window(policy[1]), unit=unit)
+    return Quota(_unquoted(policy[0]), _integer(policy, "q"), remaining, reset, _window(policy[1]), unit=unit)
 
 
 def _window(given: dict[str, str]) -> float | None:
     # A longer window is none: cut to a day, it would promise more.
     return next((seconds for seconds in numbers(given.get("w", "")) if 1 <= seconds <= LONGEST), None)
-
-
-def _named(text: str) -> list[Item]:
-    # The items of draft 11, whose names are strings; tokens too, for servers that forget the quotes.
-    return [(_unquoted(head), given) for head, given in _items(text) if re.match(r'"|[A-Za-z*][^=]*$', head)]
 
 
 def _integer(item: Item, key: str) -> int | None:
@@ -163,9 +158,8 @@ class Clock(NamedTuple):
 
     def now(self) -> tuple[float, float]:
         """The time, and by how many seconds it may be wrong: a Date has whole seconds."""
-        for piece in _PIECE.findall(self.date):
-            if (sent := _moment(piece)) is not None:
-                return sent + self.age, 1.0
+        if (sent := _moment(self.date)) is not None:
+            return sent + self.age, 1.0
         return time.time() if self.local is None else self.local, 0.0
 
     def until(self, moment: float) -> tuple[float, float]:

@@ -6,7 +6,7 @@ Knows no HTTP client: a request is the object that ``key`` and ``cost`` are call
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
@@ -42,37 +42,40 @@ class Limiters(Protocol):
 class Sent:
     """A request on its way, until it is answered or lost: ``with sent:``, or no longer than this object lives."""
 
-    __slots__ = ("_at", "_heed", "_under_way", "limit", "max_wait", "permits")
+    __slots__ = ("_heed", "_sent", "_under_way", "limit", "max_wait", "permits")
 
     def __init__(
         self, limit: Limiter | Budget | None, permits: int, max_wait: Duration | None, heed: Callable[[Feedback | None], None] | None
     ) -> None:
         self.limit, self.permits, self.max_wait, self._heed = limit, permits, max_wait, heed
-        self._at, self._under_way = 0, {} if limit is None else _under_way.setdefault(limit, {})
+        self._sent, self._under_way = (0, 0), {} if limit is None else _under_way.setdefault(limit, {})
 
     def leave(self) -> Sent:
         """Note that it has its permits, and is sent now."""
         if self.limit is not None:
-            self._at = self.limit._node.read()
-            self._under_way[id(self)] = self._at, self.permits
+            self._sent = self.limit._node.read(), id(self)
+            self._under_way[self._sent] = self.permits
         return self
 
     def hear(self, status: int, headers: Headers) -> None:
         """Have the limiter heed the response. What that says is left is less by all that is under way."""
         if self.limit is not None and self._heed is not None:
-            feedback = read_feedback(status, headers)
+            feedback, at = read_feedback(status, headers), self._sent[0]
             if isinstance(self.limit, Limiter) and (adaptive := adaptive_of(self.limit)) is not None:
-                feedback = teach(adaptive, feedback, status, self._at)
+                feedback = teach(adaptive, feedback, status, at)
             if feedback is not None and feedback.quotas:
-                own, since = id(self), self._at - _ARRIVED
-                others = [permits for number, (at, permits) in list(self._under_way.items()) if at > since and number != own]
-                # And some have their permits, and have not run yet.
-                feedback = replace(feedback, in_flight=sum(others, self.limit._node.resuming))
+                for sent in list(self._under_way):
+                    if sent[0] > at - _ARRIVED:
+                        break
+                    self._under_way.pop(sent, None)
+                # Some others have their permits, and have not run yet.
+                in_flight = sum(list(self._under_way.values()), self.limit._node.resuming) - self._under_way.get(self._sent, 0)
+                feedback = replace(feedback, in_flight=in_flight)
             self._heed(feedback)
         self._over()  # last: another thread may hear a response meanwhile
 
     def _over(self, *_: object) -> None:
-        self._under_way.pop(id(self), None)
+        self._under_way.pop(self._sent, None)
 
     def __enter__(self) -> Sent:
         return self
@@ -80,23 +83,24 @@ class Sent:
     __exit__ = __del__ = _over
 
 
-_under_way: WeakKeyDictionary[Limiter | Budget, dict[int, tuple[int, int]]] = WeakKeyDictionary()
-"""Of each limit, when which requests were sent that are not answered, and their permits. No operation on it needs a lock."""
+_under_way: WeakKeyDictionary[Limiter | Budget, dict[tuple[int, int], int]] = WeakKeyDictionary()
+"""Of each limit, the permits of requests that are not answered, by when they were sent. No operation on it needs a lock."""
 
 
+@dataclass(eq=False)
 class Way:
     """What an adapter was made with. ``call`` names it in error messages."""
 
-    def __init__(
-        self,
-        call: str,
-        limiter: Limiter | AdaptiveRate | Limiters | Budget,
-        key: Callable[[Any], Hashable] | None,
-        cost: Callable[[Any], int] | None,
-        max_wait: Duration | None,
-        feedback: bool,
-        origin_of: Callable[[Any], str],
-    ) -> None:
+    call: str
+    limiter: Limiter | AdaptiveRate | Limiters | Budget
+    key: Callable[[Any], Hashable] | None
+    cost: Callable[[Any], int] | None
+    max_wait: Duration | None
+    feedback: bool
+    origin_of: Callable[[Any], str]
+
+    def __post_init__(self) -> None:
+        limiter, call, key, cost, max_wait = self.limiter, self.call, self.key, self.cost, self.max_wait
         limit = limiter.limiter if isinstance(limiter, AdaptiveRate) else limiter
         one = isinstance(limit, (Limiter, Budget))
         if not one and (isinstance(limit, (Sequence, type)) or not isinstance(limit, Limiters)):
@@ -106,15 +110,14 @@ class Way:
             )
         if one and key is not None:
             raise TypeError(f"{call}: there is only one limit. Leave key= out, or pass one limiter for each key, such as a KeyedLimiter.")
-        if isinstance(limit, Budget) and not (cost is None and max_wait is None and feedback):
+        if isinstance(limit, Budget) and not (cost is None and max_wait is None and self.feedback):
             raise TypeError(f"{call}: a Budget only observes responses. Give no other option, and reserve() around each request.")
         for name, function in (("key", key), ("cost", cost)):
             if function is not None and not callable(function):
                 raise TypeError(f"{call}: {name} must be a function of the request, such as `lambda request: 1`, not {kind_of(function)}.")
         if max_wait is not None:
             duration_to_ns(max_wait, f"{call[:-1]}max_wait)", NO_BOUND)
-        self._call, self._limit, self._key, self._cost, self._max_wait, self._feedback = call, limit, key, cost, max_wait, feedback
-        self._origin_of = origin_of
+        self._limit = limit
         self._sent: WeakKeyDictionary[Any, Sent] = WeakKeyDictionary()
 
     async def enter(self, request: Any, **own: Any) -> Sent:
@@ -123,41 +126,41 @@ class Way:
         A request with a cost of 0 passes at once and spends nothing, even if the limiter is closed, and its response is ignored. A wrong
         cost, key or wait raises before anything is spent.
         """
-        sent = self._asked(request, **{"max_wait": self._max_wait, **own})
+        sent = self._asked(request, **{"max_wait": self.max_wait, **own})
         if isinstance(sent.limit, Limiter):
             await sent.limit.acquire(sent.permits, max_wait=sent.max_wait)
         return sent.leave()
 
     def enter_blocking(self, request: Any, **own: Any) -> Sent:
         """As `enter`, for a synchronous client: blocks its thread."""
-        sent = self._asked(request, **{"max_wait": self._max_wait, **own})
+        sent = self._asked(request, **{"max_wait": self.max_wait, **own})
         if isinstance(sent.limit, Limiter):
             sent.limit.acquire_blocking(sent.permits, max_wait=sent.max_wait)
         return sent.leave()
 
-    def hear(self, request: Any, status: int, headers: Headers) -> None:
-        """As `Sent.hear`, where the adapter has only the request."""
-        if request in self._sent:
-            self._sent[request].hear(status, headers)
+    def hear(self, response: Any) -> None:
+        """As `Sent.hear`, of a response of httpx, whose hooks have nothing else."""
+        if response.request in self._sent:
+            self._sent[response.request].hear(response.status_code, response.headers)
 
     def _asked(self, request: Any, max_wait: Duration | None, cost: int | None = None) -> Sent:
-        permits = cost if cost is not None else 1 if self._cost is None else self._cost(request)
-        check_count(f"{self._call}: the cost of a request", permits, " (0: not limited)")
+        permits = cost if cost is not None else 1 if self.cost is None else self.cost(request)
+        check_count(f"{self.call}: the cost of a request", permits, " (0: not limited)")
         limit = self._limit if permits else None
         if limit is None or isinstance(limit, (Limiter, Budget)):
             heed = None if limit is None else limit.observe
         else:
-            key = (self._key or self._origin_of)(request)
+            key = (self.key or self.origin_of)(request)
             if key is None:
-                raise TypeError(f"{self._call}: key must return text, or another key of the limiters, not None.")
+                raise TypeError(f"{self.call}: key must return text, or another key of the limiters, not None.")
             found = limit[key]
             found = found.limiter if isinstance(found, AdaptiveRate) else found
             if not isinstance(found, Limiter):
-                raise TypeError(f"{self._call}: the limiter for {key!r} must be a Limiter, not {kind_of(found)}. Write Limiter('100/s').")
+                raise TypeError(f"{self.call}: the limiter for {key!r} must be a Limiter, not {kind_of(found)}. Write Limiter('100/s').")
             # By origin, a limit that a server calls global ends at that server.
-            heed = partial(limit.observe, key) if self._key and isinstance(limit, KeyedLimiter) else found.observe
+            heed = partial(limit.observe, key) if self.key and isinstance(limit, KeyedLimiter) else found.observe
             limit = found
-        sent = self._sent[request] = Sent(limit, permits, max_wait, heed if self._feedback else None)
+        sent = self._sent[request] = Sent(limit, permits, max_wait, heed if self.feedback else None)
         return sent
 
 

@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-from aiorate.testing._laws import check_scheduler
+from aiorate.testing._laws import check_scheduler, simulate
 from aiorate.testing._resetting import reset_limiters
-from aiorate.testing._simulation import simulate
 from aiorate.testing._time import ManualClock, VirtualLoop
 
 __all__ = ["ManualClock", "VirtualLoop", "check_scheduler", "reset_limiters", "simulate"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -51,16 +50,11 @@ def virtual_loop(request: pytest.FixtureRequest) -> Iterator[VirtualLoop]:
 
     For a plain function, a new one, whose tasks are cancelled when the test ends: ``virtual_loop.run_until_complete(main())``. An async
     test of pytest-asyncio that asks for it, as an argument or by ``pytest.mark.usefixtures``, runs in it, together with its fixtures.
+    For anyio's plugin, let the fixture anyio_backend return ``"asyncio", {"loop_factory": VirtualLoop}``.
     """
     if pytest_asyncio is not None and pytest_asyncio.is_async_test(request.node):
         yield request.getfixturevalue(_name_of_loop(request.node))
         return
-    if iscoroutinefunction(request.function):
-        pytest.fail(
-            "virtual_loop is for plain functions and for tests of pytest-asyncio: mark this one with @pytest.mark.asyncio. Under anyio's"
-            " plugin, let the fixture anyio_backend return 'asyncio', {'loop_factory': VirtualLoop}; under trio, use its MockClock.",
-            pytrace=False,
-        )
     yield (loop := VirtualLoop())
     if not loop.is_closed():
         with asyncio.Runner(loop_factory=lambda: loop) as runner:

@@ -35,16 +35,12 @@ def reset_limiters(*limits: Limit) -> None:
             raise TypeError(f"reset_limiters() takes limiters and budgets, each as an argument of its own, not {kind_of(limit)}.")
     done: set[Node] = set()
     for limit in limits:
-        try:
-            if isinstance(limit, Keyed):
-                for part in [limit.shared, *(limit[key] for key in limit)]:
-                    _reset(part, done)
-                limit.forget()
-            else:
-                _reset(limit, done)
-        except RuntimeError as error:
-            error.add_note(f"reset_limiters() was given {limit!r}.")
-            raise
+        if isinstance(limit, Keyed):
+            for part in [limit.shared, *(limit[key] for key in limit)]:
+                _reset(part, done)
+            limit.forget()
+        else:
+            _reset(limit, done)
 
 
 def _reset(limit: Limiter | Budget | None, done: set[Node]) -> None:

@@ -162,7 +162,6 @@ def test_a_limiting_transport_is_one_of_the_same_package(package: Any) -> None:
     other = httpx if package is httpx2 else httpx2
     assert isinstance(limited, package.AsyncBaseTransport)
     assert not isinstance(limited, other.AsyncBaseTransport)
-    assert type(limited) is type(limit_transport(package.ASGITransport(app=None), Limiter("1/s")))
 
 
 @PACKAGES
@@ -199,7 +198,7 @@ def test_what_is_not_a_transport_is_refused(package: Any) -> None:
     table: list[tuple[Callable[[Any], Any], str]] = [
         (lambda package: object(), "takes a transport.*not object"),
         (lambda package: package.AsyncHTTPTransport, "not the class AsyncHTTPTransport"),
-        (lambda package: package.Client(), r"pass hooks\(limiter\), or blocking_hooks\(limiter\), as its event_hooks="),
+        (lambda package: package.Client(), "not Client"),
         (lambda package: None, "not NoneType"),
     ]
     for inner, hint in table:
@@ -215,7 +214,7 @@ def test_hooks_in_a_synchronous_client_fail(package: Any) -> None:
     async def send() -> None:
         with (
             package.Client(transport=transport, event_hooks=hooks(Limiter("1/s"))) as client,
-            pytest.raises(RuntimeError, match=r"need an AsyncClient .*: a synchronous client cannot wait"),
+            pytest.raises(RuntimeError, match=r"need an AsyncClient .* For a synchronous client, pass blocking_hooks"),
         ):
             client.get("https://example.com")
 

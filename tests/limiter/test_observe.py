@@ -221,7 +221,6 @@ async def test_impossible_feedback_cannot_be_made() -> None:
         (lambda: Feedback(429, float("nan")), ValueError, "pause"),
         (lambda: Feedback(429, 5, None), TypeError, "quotas"),
         (lambda: Feedback(429, 5, (None,)), TypeError, "quotas"),
-        (lambda: Feedback(429, 5, source=None), TypeError, "source"),
         (lambda: remaining("5", 3), TypeError, "remaining"),
         (lambda: remaining(2.5, 3), TypeError, "remaining"),
         (lambda: remaining(True, 3), TypeError, "remaining"),

@@ -110,9 +110,9 @@ async def test_a_strategy_twice_in_a_list_is_refused() -> None:
 
 
 async def test_a_store_takes_a_list_and_no_all_of() -> None:
-    with pytest.raises(TypeError, match=r"or a list, not AllOf.*\['10/s', '100/min'\]"):
+    with pytest.raises(TypeError, match=r"not AllOf.*\['10/s', '100/min'\]"):
         RedisLimiter(URL, "a", AllOf(TokenBucket("10/s", burst=1), TokenBucket("100/min", burst=1)))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="requests='10/s', requests_of_a_minute='500/min'"):
+    with pytest.raises(TypeError, match=r"not list.*a dimension for each"):
         RedisBudget(URL, "a", requests=["10/s", "500/min"])  # type: ignore[arg-type]
 
 

@@ -25,18 +25,15 @@ class Told:
         self.wanted_at.append(now)
         return True
 
-    def corrected(self, at_once: bool) -> None:
-        """Seen in the pool."""
-
 
 def pool_of(*parts: tuple[str, int], unit: bool = True, late: int = 5 * MS) -> tuple[Pool, Told]:
     pool, told = Pool([Part(Rate.parse(rate), burst) for rate, burst in parts], unit, late), Told()
-    pool.link = told
+    pool.wanted = told.wanted
     return pool, told
 
 
 def slots(pool: Pool, n: int, first: int, every: int = MS, amounts: Any = (1,)) -> None:
-    pool.asked_at = None
+    pool.asked = False
     pool.hand.add([Run(amounts, n, first, [first], [(1, every)], 5 * MS)])
 
 
@@ -78,7 +75,7 @@ def test_reservations_gather_slots_of_others_and_only_the_first_is_lost() -> Non
         for now in looks:
             assert looks[-1] * MS == pool.take(Amounts(("requests", "tokens"), (1, tokens)), now * MS)
     assert (2, [0, 0]) == (pool.hand.count, pool.corrections)
-    assert [(1, 20)] == pool.hand.uncovered([(1, 10), (1, 20)], 36 * MS)
+    assert [1, 30] == pool.hand.amounts(2, 36 * MS)
 
 
 def test_reservations_that_lapsed_do_not_come_back() -> None:
@@ -86,7 +83,7 @@ def test_reservations_that_lapsed_do_not_come_back() -> None:
     pool, _ = pool_of(("10/s", 1), ("100/s", 1), unit=False)
     slots(pool, 4, 0, 100 * MS, (1, 5))  # used by 5, 105, 205 and 305 ms
     assert 300 * MS == pool.take(Amounts(("requests", "tokens"), (1, 5)), 250 * MS)
-    pool.put_back(pool.clear(), 250 * MS)
+    pool.give_up(None, 250 * MS)
     assert [-1, -5] == pool.corrections
 
 

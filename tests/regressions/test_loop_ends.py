@@ -228,6 +228,20 @@ def test_blocking_calls_import_nothing_when_threads_run(tmp_path: Path) -> None:
         assert done.stdout.split() == [], made
 
 
+def test_a_program_with_a_task_of_a_closed_loop_ends() -> None:
+    """The task was collected as the interpreter ended, and a thread was begun for it, which can no longer run: the program hung."""
+    code = """
+import asyncio, threading, time, aiorate._tree.deciding
+aiorate._tree.deciding.LINGER_NS = 0
+limiter, loop = aiorate.Limiter("1/h", scope="process"), asyncio.new_event_loop()
+tasks = [loop.create_task(limiter.acquire()) for _ in range(2)]
+loop.run_until_complete(asyncio.sleep(0.01))
+loop.close()
+while threading.active_count() > 1:
+    time.sleep(0.01)"""
+    assert 0 == subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True).returncode
+
+
 def test_a_loop_that_ends_as_its_task_goes_on_keeps_the_grant() -> None:
     """It is noted later, and another thread looked for closed loops meanwhile: the permit was granted once more."""
     limiter = Limiter(TokenBucket("1000/s", burst=1), scope="process")

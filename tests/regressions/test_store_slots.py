@@ -86,25 +86,6 @@ def test_duration_that_no_store_can_count_is_refused(store: RealServer, refused:
         runner.run(main())
 
 
-def test_resume_mends_a_key_that_cannot_be_read(store: RealServer) -> None:
-    """Any process may replace a nonsensical value of aiorate's with one call, without a new name."""
-
-    async def main() -> None:
-        limiter = RedisLimiter(TimedClient(store), "x", "10/s")
-        await limiter.acquire()
-        words = store.send("GET", limiter.key).split(" ")
-        store.send("SET", limiter.key, " ".join([*words[:-1], "1e300"]))
-        with pytest.raises(aiorate.EngineUnavailable, match="WRONGTYPE"):
-            await limiter.acquire()
-        limiter.resume()
-        await asyncio.sleep(0.01)
-        assert await limiter.acquire() <= 0.2
-        await limiter.aclose()
-
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(main())
-
-
 async def granted(limiter: RedisLimiter, count: int, **options: Any) -> list[bool]:
     """Return which of ``count`` callers are granted."""
 

@@ -12,7 +12,7 @@ import pytest
 
 import aiorate
 from aiorate._meter import ENDLESS, FAR, NO_LINE, PureMeter
-from aiorate._schedulers.metered import Metered
+from aiorate._schedulers.interface import Metered
 
 SECOND = 10**9
 HOUR = 3_600 * SECOND

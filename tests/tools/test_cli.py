@@ -39,15 +39,9 @@ def ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def test_without_a_command_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_names_every_command_option_and_strategy(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([]) == 0
-
-    shown = capsys.readouterr().out
-    assert "demo" in shown
-    assert "simulate" in shown
-
-
-def test_the_help_names_every_option_and_strategy(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = capsys.readouterr().out
     options = {"demo": ("--rate", "--strategy", "--seconds"), "simulate": ("FILE", "--rate", "--strategy", "--burst", "--max-wait")}
     for command, names in options.items():
         with pytest.raises(SystemExit) as stop:
@@ -55,6 +49,7 @@ def test_the_help_names_every_option_and_strategy(capsys: pytest.CaptureFixture[
 
         shown = capsys.readouterr().out
         assert stop.value.code == 0
+        assert command in listed
         assert [] == [name for name in (*names, *cli.STRATEGIES) if name not in shown]
 
 
@@ -71,16 +66,9 @@ def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[s
 def test_wrong_arguments_name_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
     """Never a traceback, and never a run with other values than those given."""
     for arguments, hint in (
-        ("bogus", "invalid choice: 'bogus'"),
-        ("demo --bogus", "unrecognized arguments: --bogus"),
-        ("demo --rate 0/s", "a rate must be greater than 0"),
         ("demo --rate fast", "Write '100/s'"),
-        ("demo --rate", "expected one argument"),
         ("demo --strategy Leaky", "TokenPool"),
-        ("demo --seconds soon", "invalid float value: 'soon'"),
-        ("simulate --burst 2.5", "invalid int value: '2.5'"),
         ("simulate --burst 0", "permits must be 1 or more"),
-        ("simulate --rate 5/m", "write 'min'"),
         ("simulate --strategy CalendarWindow --rate 3/7s", "divide a day"),
         ("simulate --rate 2/month", "CalendarWindow('1000/month', 'UTC')"),
         ("simulate nowhere", "'nowhere'"),
@@ -120,13 +108,13 @@ UNDER_WAY = """
 import sys
 from aiorate._tools import cli, demo
 
-class Watched(demo.WatchedLimiter):
+class Watched(demo.Limiter):
     async def acquire(self, *arguments, **options):
-        if len(self.grants) == 5:
+        if self.statistics().granted == 5:
             print("under way", flush=True)
         return await super().acquire(*arguments, **options)
 
-demo.WatchedLimiter = Watched
+demo.Limiter = Watched
 sys.exit(cli.main(["demo", "--rate", "20/s", "--seconds", "60"]))
 """
 

@@ -21,7 +21,7 @@ from aiorate._tools.cli import STRATEGIES
 from aiorate._tools.figures import SECOND, busiest, plot
 from aiorate._tools.simulate import read
 from aiorate.testing import VirtualLoop
-from aiorate.testing._simulation import grants
+from aiorate.testing._laws import grants
 
 ROOT = Path(__file__).parents[2]
 GRAIN = 1_001_000  # ns: a limiter sets no two timers within 1 ms, and a virtual clock is a float of seconds

@@ -182,9 +182,8 @@ def test_limits_that_cannot_be_reset_say_so() -> None:
     ready.wait()
     try:
         for limit in (used, RedisLimiter("redis://localhost:1", "name", "1/s"), Limiter(WithoutReset("1/s", 1))):
-            with pytest.raises(RuntimeError, match=r"reset\(\)|create it with scope='process'") as caught:
+            with pytest.raises(RuntimeError, match=r"reset\(\)|create it with scope='process'"):
                 reset_limiters(limit)
-            assert caught.value.__notes__[0].startswith("reset_limiters() was given <")
     finally:
         over.set()
         thread.join()
