@@ -101,10 +101,12 @@ class Pool(Scheduler):
         first, *times = [now + ceil(us * _US) for us in starts]
         paced = [(at, of, j) for j, (at, of) in enumerate(zip(times, need, strict=True)) if of]
         steps = [(parts[j].rate.permits, parts[j].rate.period_ns * of) for _, of, j in paced]
-        slowest, late = max(paced, key=lambda each: parts[each[2]].time_of(each[1]))[2], self.late_of(need)
+        slowest = max(paced, key=lambda each: parts[each[2]].time_of(each[1]))[2]
         if self.unit and len(parts) > 1:  # single permits are as late as those of the rates that rule at the ends
             ends = [at + parts[j].time_of(n - 1) for at, _, j in paced]
-            late = min(self.late_of(need, times.index(max(times))), self.late_of(need, ends.index(max(ends))))
+            late = min([self.late_of(need, ruling) for ruling in {times.index(max(times)), ends.index(max(ends))}])
+        else:
+            late = self.late_of(need)
         return Run((1,) if self.unit else need, n, first, [at for at, _, _ in paced], steps, late, place - 1, slowest)
 
     def clear(self) -> list[Run]:

@@ -133,10 +133,9 @@ class Run:
         return max([ceil_div(lack, each) for each, lack in lacks], default=MOST_NS)
 
     def skip(self, count: int) -> None:
-        """Remove the first ``count``."""
+        """Remove the first ``count``, and not all."""
         self.i += count
-        if self.i < self.n:
-            self.due = self.at(self.i)
+        self.due = self.at(self.i)
 
 
 class Hand:
@@ -166,11 +165,12 @@ class Hand:
         self.count -= count
         while count:
             run = self.runs[0]
-            some = min(count, run.left)
-            run.skip(some)
-            if not run.left:
-                del self.runs[0]
-            count -= some
+            left = run.n - run.i
+            if count < left:
+                run.skip(count)
+                return
+            del self.runs[0]
+            count -= left
 
     def lapsed(self, now: int) -> int:
         """How many slots have lapsed."""

@@ -160,7 +160,8 @@ class Talk(Provider):
         pool.corrections, pool.oldest, pool.refused, self._news = [0] * len(more), None, None, self._news[1:]
         pause = (news[0] and news[0] - reading) / US if news else -1.0
         since = 0.0 if oldest is None else max(now - oldest - _ROUGHLY_NS, 0) / US
-        rows = [row(part, own - gone, self._windows(part, unix)) for part, own in zip(pool.parts, more, strict=True)]
+        edges = () if pool.calendar is None else self._windows(pool.parts[0], unix)
+        rows = [row(part, own - gone, edges) for part, own in zip(pool.parts, more, strict=True)]
         numbers = numbers_of(self._question(runs, within, pause, age, since, int(gone > 0)), rows, runs)
         return Sent(reading, now, runs, pool.parts, within >= 0, more, oldest, news), numbers
 
@@ -176,7 +177,7 @@ class Talk(Provider):
     def _windows(self, part: Part, unix: int) -> list[int]:
         """The edges of the present window and of the next two; Unix times in ns."""
         rate, edges = self._edges
-        if part.calendar is not None and (rate != part.rate or not edges[0] <= unix < edges[1]):
+        if rate != part.rate or not edges[0] <= unix < edges[1]:
             edges = part.edges(unix)
             self._edges = part.rate, edges
         return edges
