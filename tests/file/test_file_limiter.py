@@ -229,7 +229,7 @@ def test_nothing_is_left_of_it(path: Path) -> None:
     before = descriptors()
     assert asyncio.run(main()) == 1
     gc.collect()
-    assert descriptors() <= before  # those of other tests may close, too
+    assert descriptors() == before
 
 
 def test_the_short_way_is_that_of_the_script() -> None:
