@@ -15,7 +15,6 @@ import aiorate._tree.threads  # noqa: F401  # now: a fork while another thread i
 from aiorate._budget import Budget
 from aiorate._limiter import Limiter
 from aiorate._loops.table import running_loop
-from aiorate._options import check_scope
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._store.budget import Booked
@@ -46,7 +45,7 @@ __all__ = ["FileBudget", "FileLimiter"]
 D = TypeVar("D", Limiter, Budget)
 
 
-def _limiter(file: StoreFile, rate: OneLimit | Sequence[OneLimit], burst: int | None, ahead: int, name: str, /, **options: Any) -> Limiter:
+def _limiter(file: StoreFile, ahead: int, name: str, /, rate: OneLimit | Sequence[OneLimit], burst: int | None, **options: Any) -> Limiter:
     """A desk of a limiter."""
     parts, late = parts_of("FileLimiter", rate, burst, ahead), max(SLACK_NS, ahead)
     kind = "limiter" if parts[0].calendar is None else "window"
@@ -61,7 +60,7 @@ class _BudgetDesk(Budget):
 
     __slots__ = ("_late",)
 
-    def __init__(self, file: StoreFile, ahead: int, name: str, shared: Budget | None, /, **options: Any) -> None:
+    def __init__(self, file: StoreFile, ahead: int, name: str, /, shared: Budget | None, **options: Any) -> None:
         self._late = max(SLACK_NS, ahead)
         if isinstance(shared, FileBudget):
             shared = shared._desk(options["scope"] == "process")
@@ -81,9 +80,12 @@ class _Desks(Generic[D]):
 
     _blocks = True
 
-    def __init__(self, desk: Callable[..., D], scope: str) -> None:
-        self._make: Callable[..., D] = desk
-        self._first: D = desk(scope=scope)
+    def __init__(self, desk: Callable[..., D], path: str | os.PathLike[str], name: str, lease: Duration, scope: str) -> None:
+        call = type(self).__name__
+        if name != "":
+            check_name(call, name)
+        self._make: Callable[..., D] = partial(desk, file_of(path), duration_to_ns(lease, f"{call}(lease)"), name)
+        self._first: D = self._make(scope=scope)
         self._second: dict[None, D] = {}  # empty: nobody has needed it. setdefault() is one step for all threads
         self._thread: dict[None, int] = {}  # that of the first desk; empty: nobody has called yet
 
@@ -205,14 +207,10 @@ class FileLimiter(_Desks[Limiter], Limiter):
         on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = "loop",
     ) -> None:
-        file, ahead = _opened("FileLimiter", path, name, lease, scope)
         desk = partial(
             _limiter,
-            file,
-            rate,
-            burst,
-            ahead,
-            name,
+            rate=rate,
+            burst=burst,
             max_waiting=max_waiting,
             max_concurrency=max_concurrency,
             precise=precise,
@@ -220,7 +218,7 @@ class FileLimiter(_Desks[Limiter], Limiter):
             on_event=on_event,
             on_wait=on_wait,
         )
-        _Desks.__init__(self, desk, scope)
+        _Desks.__init__(self, desk, path, name, lease, scope)
 
     def acquire(  # pyright: ignore[reportIncompatibleMethodOverride]  # it returns a coroutine: one await less
         self, permits: int = 1, *, max_wait: Duration | None = None
@@ -290,13 +288,9 @@ class FileBudget(_Desks[Budget], Budget):
         scope: Literal["loop", "process"] = "loop",
         **dimensions: TokenBucket | Rate | str | Number,
     ) -> None:
-        file, ahead = _opened("FileBudget", path, name, lease, scope)
         desk = partial(
             _BudgetDesk,
-            file,
-            ahead,
-            name,
-            shared,
+            shared=shared,
             on_error=on_error,
             max_waiting=max_waiting,
             clock=clock,
@@ -304,7 +298,7 @@ class FileBudget(_Desks[Budget], Budget):
             on_wait=on_wait,
             **dimensions,
         )
-        _Desks.__init__(self, desk, scope)
+        _Desks.__init__(self, desk, path, name, lease, scope)
 
     def reserve(self, *, max_wait: Duration | None = None, on_error: Literal["keep", "refund"] | None = None, **amounts: int) -> Lease:
         """Return a lease of these amounts, for ``async with``, or ``with`` where no event loop runs; see `Budget.reserve`.
@@ -312,10 +306,3 @@ class FileBudget(_Desks[Budget], Budget):
         Entering it raises EngineUnavailable if the file cannot be used.
         """
         return self._desk(blocks=running_loop() is None).reserve(max_wait=max_wait, on_error=on_error, **amounts)
-
-
-def _opened(call: str, path: str | os.PathLike[str], name: str, lease: Duration, scope: str) -> tuple[StoreFile, int]:
-    check_scope(call, scope)
-    if name != "":
-        check_name(call, name)
-    return file_of(path), duration_to_ns(lease, f"{call}(lease)")

@@ -186,7 +186,7 @@ class StoreClient:
     async def _more(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Wait until something is wanted. False: nothing was for a while, or nobody is left."""
         self._ticks, self._idle = 0, loop.create_future()
-        if self._attached and not self._wanting:  # else another thread woke it before it was idle
+        if self._attached and not self._wanting:  # else nobody is left, or another thread woke it before it was idle
             await self._idle
         self._idle = None
         return bool(self._wanting)  # also if a session woke it in the same iteration
@@ -199,7 +199,7 @@ class StoreClient:
     def _questions(self) -> list[Asked]:
         """Those of the sessions that want something, in order."""
         self._asked, questions = [], []
-        for session in list(islice(self._wanting, _MOST)):
+        for session in self._decide(lambda: list(islice(self._wanting, _MOST))):
             del self._wanting[session]
             question: Asked | None = None
             if session.client is self:  # else it asks in another event loop by now
