@@ -182,4 +182,4 @@ class PlainPool(TokenPool):
     def __init__(self, rate: Rate | str | Number) -> None:
         plan = _plan_of(rate if type(rate) is str else Rate.of(rate), EVEN, None, 1)
         self._pool = None
-        self._setup(plan, plan[1][1], None)
+        self._setup(plan, 1, None)
