@@ -37,8 +37,8 @@ class _Quota:
     """
 
     __slots__ = (
-        *("_at", "_at_once", "_began", "_earlier", "_full_in", "_gain", "_known", "_most", "_recent", "_since", "_size"),
-        *("doubted", "level", "until"),
+        *("_at", "_at_once", "_began", "_earlier", "_full_in", "_gain", "_known", "_recent", "_since", "_size"),
+        *("doubted", "level", "most", "until"),
     )
 
     def __init__(self, left: int, size: int, gain: int, full_in: int, now: int, at: int, in_flight: int = 0, until: int = _NEVER) -> None:
@@ -78,19 +78,15 @@ class _Quota:
 
     def _heed(self, left: int, size: int, gain: int, full_in: int, now: int) -> None:
         self._size, self._gain, self._full_in, self._began = size, gain, full_in, now
-        self._most = left * full_in  # what the server said, less the grants since
+        self.most = left * full_in  # what the server said, less the grants since
         self._at_once = 0  # permits granted since the server spoke, at that very instant
-
-    def raise_to(self, left: int) -> None:
-        """More is left of a window, since what was in flight has not reached the server."""
-        self.level = self._most = left
 
     def _advance(self, now: int) -> None:
         elapsed = now - self._at
         if elapsed > 0:
             full = self._size * self._full_in
             self.level = min(self.level + elapsed * self._gain, full)
-            self._most = min(self._most + elapsed * self._gain, full)
+            self.most = min(self.most + elapsed * self._gain, full)
             self._at = now
         if now - self._since >= _ON_THE_WAY_NS:
             self._earlier = self._recent if now - self._since < 2 * _ON_THE_WAY_NS else 0
@@ -118,7 +114,7 @@ class _Quota:
         if now < self.until:
             self._advance(now)
             self.level -= permits * self._full_in
-            self._most -= permits * self._full_in
+            self.most -= permits * self._full_in
             self._recent += permits
             self._at_once += permits if now == self._began else 0
         return now if since is None else since
@@ -132,10 +128,10 @@ class _Quota:
         if taken == self._began:
             uncounted = min(permits, self._at_once)
             self._at_once -= uncounted
-        self._most = min(self._most + uncounted * self._full_in, self._size * self._full_in)
+        self.most = min(self.most + uncounted * self._full_in, self._size * self._full_in)
         if taken >= self._since:
             self._recent = max(0, self._recent - permits)
-        self.level = min(self.level + permits * self._full_in, self._most)
+        self.level = min(self.level + permits * self._full_in, self.most)
 
     def shift(self, ns: int) -> None:
         """Follow a pause of ``ns``, during which the server's time went on."""
@@ -199,7 +195,7 @@ class ServerQuotas(AllOf):
         same = [window for window in windows if until - window.until < window.until - now]
         for window in same:
             if not in_flight and window.doubted and left > window.level:
-                window.raise_to(min(left, window.level + window.doubted))
+                window.level = window.most = min(left, window.level + window.doubted)  # what was in flight has not reached the server
                 raised = True
             window.doubted = min(window.doubted, in_flight, max(left - window.level, 0))  # older words that come later bring no more
         if any(window.level <= left and window.until >= until for window in windows):

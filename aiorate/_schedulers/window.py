@@ -127,11 +127,14 @@ class SlidingWindow(Window):
         if rounds:
             self._log = [(instant + rounds * self.rate.period_ns, until) for instant, until in self._log[self._first :]]
             self._first, self._last = 0, self._log[-1][0]
-        while permits:
-            now = self._earliest(1, now)
-            portion = min(permits, self.available(now))
-            self._enter(portion, now)
-            permits -= portion
+        gone, new = self._total - n, list[tuple[int, int]]()  # the permits that do not count when the next of them comes
+        for instant, until in self._log[self._first :] if permits else ():
+            if (portion := min(until - gone, permits)) > 0:
+                gone, permits = gone + portion, permits - portion
+                new.append((instant + self.rate.period_ns, gone + n))
+        if new:
+            self._log += new  # without a call in between: a signal handler may raise there
+            self._last, self._total = new[-1]
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the number of permits. The window keeps its period: 90 per second is 5400 in a window of one minute.
