@@ -448,13 +448,13 @@ class KeyedLimiter(Keyed[K, Limiter]):
         self._tree: Tree | None = None  # of all keys without a shared limit, as far as they are made here
 
     def _make(self, key: K) -> Limiter:
-        weight = 1
-        if self._weight is not None:
-            weight = self._call("weight=", self._weight, key)  # type: ignore[assignment]  # it is checked
-            check_count(f"KeyedLimiter(weight) for {shown(key)}: what the function returned", weight, least=1)
+        if self._weight is None:
+            return super()._make(key)
+        weight: Any = self._call("weight=", self._weight, key)
+        check_count(f"KeyedLimiter(weight) for {shown(key)}: what the function returned", weight, least=1)
         limiter = super()._make(key)
         if limiter._node.above is not None:
-            limiter._node.flow = Flow(int(weight))
+            limiter._node.flow = Flow(weight)
         return limiter
 
     def _member(self, key: K, made: object, shared: Limiter | None) -> Limiter:

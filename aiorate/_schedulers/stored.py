@@ -50,7 +50,8 @@ class Stored(Metered):
         self._peaks = self._last = self._latest = None
         self._over = 0
         self.rate, self._plan, self.line.numbers = plan
-        self._initial, self._at_first = initial, initial * self._plan[1]
+        self._initial = initial
+        self._at_first = self._plan[1] if initial == 1 else initial * self._plan[1]  # the plan's number takes no memory here
         if start is not None:
             check_ns("start", start)
             self._begin(start)

@@ -458,7 +458,7 @@ class Node(Supply):
     def _wait_for(self, permits: Permits, now: int, ahead: Permits, below: Node | None) -> int | None:
         """Nanoseconds until the permits are granted here and above to a request with ``ahead`` permits before it in its own line."""
         above = self.above
-        for each in self.line.ahead(ahead, None if below is None else below.flow):
+        for each in self.line.ahead(ahead, None if below is None else below.flow or Flow(1)):
             ahead += each[1] if isinstance(each, tuple) else each.stood
         at = max(self._peek(permits, now, ahead), now)
         reading = None if at >= NOBODY_KNOWS else self.reading_at(at)
