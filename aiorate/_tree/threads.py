@@ -72,7 +72,7 @@ class ThreadTicket(OutcomeTicket):
         if isinstance(outcome, BaseException):
             waiters.remove(self)  # there is nothing to undo
         if self.loop is None:
-            self._wake()
+            decisions.after.append(self._wake)
         elif self.loop.hand(self._wake):
             decisions.after.append(partial(_deliver, self.loop))
 
