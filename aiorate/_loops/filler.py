@@ -80,7 +80,7 @@ class Filler(Waker):
 
     __slots__ = ("_condition", "_decider", "_label", "_loop", "_seated", "_sleep", "_task", "_timer_fired", "_to_notify", "_waiters")
 
-    ticket = FillerTicket
+    ticket = FillerTicket  # pyright: ignore[reportAssignmentType]  # called, it makes one
 
     def __init__(self, decider: Decider, loop: AsyncioLoop, name: str | None) -> None:
         self._decider: Decider | None = decider

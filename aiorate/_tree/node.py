@@ -11,7 +11,6 @@ from __future__ import annotations
 from asyncio import InvalidStateError
 from typing import TYPE_CHECKING
 
-from aiorate._errors import LimiterClosed
 from aiorate._loops.table import running_loop
 from aiorate._loops.turn import FEW
 from aiorate._meter import Meter
@@ -45,18 +44,7 @@ Outcome = Grant | BaseException
 class Node(Supply):
     """One scheduler and the requests for it."""
 
-    __slots__ = (
-        "__weakref__",
-        "_serving",
-        "due",
-        "flow",
-        "keeps",
-        "standing",
-        "stood",
-        "used",
-        "wake_at",
-        "waker",
-    )
+    __slots__ = ("__weakref__", "_serving", "due", "flow", "keeps", "standing", "stood", "used", "wake_at", "waker")
 
     line: Line[Node]
 
@@ -249,16 +237,6 @@ class Node(Supply):
         assert self.flow is not None
         self.above.line.leave_below(self.flow)
         return self.above
-
-    def _impossible(self, up: Permits) -> BaseException | None:
-        """The error of a request that the limits above can never grant: they are closed, or allow less since a rate was changed."""
-        above = self.above
-        assert above is not None
-        if above.shut:
-            return LimiterClosed("acquire(): the limit that is shared with others is closed.")
-        if (most := above.exceeded(up)) is not None:
-            return ValueError(f"acquire({up}) can no longer be granted: {most} is the most at once of the limit that is shared.")
-        return None
 
     def _set_due(self, at: int) -> None:
         """The first is due at that instant."""
@@ -476,17 +454,6 @@ class Node(Supply):
             return None
         there = above._wait_for(up, above.look_now(), ahead_up, self)
         return None if there is None else max(wait, there)
-
-    def _peek(self, permits: Permits, now: int, ahead: Permits) -> int:
-        """When the scheduler would grant them, once the present pause is over, which matters to one that follows the calendar."""
-        scheduler, pause = self.permitted, self.pause_length
-        if not pause:
-            return scheduler.peek(permits, now, ahead)
-        scheduler.shift(pause)
-        try:
-            return scheduler.peek(permits, now, ahead)
-        finally:
-            scheduler.shift(-pause)
 
     def expire(self, over: Iterable[Limited]) -> None:
         """Fail those requests in line that are not due either."""

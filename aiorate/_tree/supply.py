@@ -11,6 +11,7 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from aiorate._errors import LimiterClosed
 from aiorate._loops.turn import LOOP_CHECK_NS
 from aiorate._meter import ENDLESS, FAR, PureMeter
 from aiorate._schedulers.interface import NOBODY_KNOWS, claim
@@ -194,6 +195,27 @@ class Supply(Timeline):
         if most is not None and isinstance(permits, int) and permits > most:
             return most
         return None if self.above is None else self.above.exceeded(self.permits_above(permits))
+
+    def _impossible(self, up: Permits) -> BaseException | None:
+        """The error of a request that the limits above can never grant: they are closed, or allow less since a rate was changed."""
+        above = self.above
+        assert above is not None
+        if above.shut:
+            return LimiterClosed("acquire(): the limit that is shared with others is closed.")
+        if (most := above.exceeded(up)) is not None:
+            return ValueError(f"acquire({up}) can no longer be granted: {most} is the most at once of the limit that is shared.")
+        return None
+
+    def _peek(self, permits: Permits, now: int, ahead: Permits) -> int:
+        """When the scheduler would grant them, once the present pause is over, which matters to one that follows the calendar."""
+        scheduler, pause = self.permitted, self.pause_length
+        if not pause:
+            return scheduler.peek(permits, now, ahead)
+        scheduler.shift(pause)
+        try:
+            return scheduler.peek(permits, now, ahead)
+        finally:
+            scheduler.shift(-pause)
 
     def follow(self, read: ReadClock) -> None:
         """Go by the loop's clock, here and above."""

@@ -173,7 +173,7 @@ class _Threads(Loop):
     """All loops and threads as one. It is never closed and never stands still."""
 
     __slots__ = ()
-    closed = False
+    closed = False  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
     def __init__(self, clock: Clock | None, precise: bool) -> None:
         super().__init__(None, monotonic_ns, clock)
