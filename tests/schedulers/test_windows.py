@@ -160,7 +160,7 @@ def test_permits_of_an_earlier_calendar_window_are_gone() -> None:
 def test_a_pause_moves_the_instants_on_the_calendar() -> None:
     window = CalendarWindow("3/min", "UTC", origin=0)
     waits(window, "10:3")
-    window.shift(40 * S)
+    window._shift(40 * S)
     assert waits(window, "10") == "10"
 
 
