@@ -134,7 +134,8 @@ class CalendarWindow(Window):
         windows = ((0 if over else self._used) + ahead + permits - 1) // self.rate.permits  # that are used up before
         if windows < 1:
             return at
-        return self._edge(self._edge_after(at) if over else self._ends, windows - 1)
+        ends = self._edge_after(at) if over else self._ends
+        return ends if windows == 1 else _edge_later(self._origin + ends, self._tz, self.rate, windows - 1) - self._origin
 
     def _with_period(self, rate: Rate) -> Rate:
         """The rate in the period of the windows now; as written if it is whole only there."""
@@ -146,10 +147,6 @@ class CalendarWindow(Window):
     def _edge_after(self, instant: int, rate: Rate | None = None) -> int:
         """The first edge of a window after the instant."""
         return _edge_after(self._origin + instant, self._tz, rate or self.rate) - self._origin
-
-    def _edge(self, ends: int, windows: int) -> int:
-        """The end of that many windows after the one that ends at ``ends``."""
-        return _edge_later(self._origin + ends, self._tz, self.rate, windows) - self._origin if windows else ends
 
     def __repr__(self) -> str:
         return f"CalendarWindow({str(self.rate)!r}, tz={str(self._tz)!r}, used={self._used})"

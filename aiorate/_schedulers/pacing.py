@@ -133,12 +133,12 @@ class Pacing(Metered):
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """The next slot keeps its instant, the ones after it follow at the new rate."""
-        rate = Rate.of(rate)
-        self._due(now)
-        self._measure(rate)
+        self._measure(Rate.of(rate), now)
 
-    def _measure(self, rate: Rate) -> None:
+    def _measure(self, rate: Rate, now: int | None) -> None:
         """Count by the numbers of that rate. What is stored or owed keeps its duration."""
+        if now is not None:
+            self._due(now)
         self._collect()
         unit, cost, price, most, numbers = self._numbers(rate)
         line = self._line

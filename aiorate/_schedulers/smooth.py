@@ -33,7 +33,7 @@ class _Smooth(Pacing):
         """Change the rate. A debt keeps its duration, and the store its fraction."""
         rate = Rate.of(rate)
         self._line.due, self._stored, _ = self._filled(self._due(now), self._stored, now)
-        self._measure(rate)
+        self._measure(rate, now)
 
 
 class SmoothBursty(_Smooth):

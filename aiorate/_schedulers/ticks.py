@@ -147,11 +147,8 @@ class BurstRatio(TicksAccumulator):
 
     def apply(self, rate: Rate | str | Number, burst_ratio: Number, now: int | None = None) -> None:
         """Change rate and ratio. The next slot keeps its instant."""
-        rate, ratio = Rate.of(rate), ratio_of(burst_ratio, "BurstRatio(ratio")
-        if now is not None:
-            self._due(now)
-        self._ratio = ratio
-        self._measure(rate)
+        rate, self._ratio = Rate.of(rate), ratio_of(burst_ratio, "BurstRatio(ratio")
+        self._measure(rate, now)
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         check_window(window, largest)

@@ -178,8 +178,3 @@ class PlainPool(TokenPool):
 
     __slots__ = ()
     _stored = 1
-
-    def __init__(self, rate: Rate | str | Number) -> None:
-        plan = _plan_of(rate if type(rate) is str else Rate.of(rate), EVEN, None, 1)
-        self._pool = None
-        self._setup(plan, 1, None)
