@@ -65,14 +65,14 @@ class Rate:
     any other type.
     """
 
-    __slots__ = ("_months", "is_whole", "period_ns", "permits", "ticks")
+    __slots__ = ("_is_whole", "_months", "_ticks", "period_ns", "permits")
     permits: int
     """Permits per period, a whole number."""
     period_ns: int
     """Length of the period in nanoseconds, a whole number."""
-    ticks: tuple[int, int]
+    _ticks: tuple[int, int]
     """For exact arithmetic: the least whole numbers of ticks for a nanosecond and for a permit."""
-    is_whole: bool
+    _is_whole: bool
     """Whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is longer."""
     _months: int
     """The calendar months of its period, which then has no fixed length: `period_ns` is that of the longest such months. 0: none."""
@@ -110,7 +110,7 @@ class Rate:
         return value if isinstance(value, Rate) else read_rate(value, True) if isinstance(value, str) else cls(value)
 
     @classmethod
-    def exactly(cls, permits: int, period_ns: int, permits_den: int = 1, period_den: int = 1, months: int = 0) -> Rate:
+    def _exactly(cls, permits: int, period_ns: int, permits_den: int = 1, period_den: int = 1, months: int = 0) -> Rate:
         """``permits / permits_den`` per ``period_ns / period_den``: whole numbers that the caller has checked."""
         rate = object.__new__(cls)
         rate._keep(permits, permits_den, period_ns, period_den, months)
@@ -123,13 +123,13 @@ class Rate:
         least = gcd(permits, period_ns)
         _set(self, "permits", permits)
         _set(self, "period_ns", period_ns)
-        _set(self, "ticks", (permits // least, period_ns // least))
-        _set(self, "is_whole", scale == 1)
+        _set(self, "_ticks", (permits // least, period_ns // least))
+        _set(self, "_is_whole", scale == 1)
         _set(self, "_months", months)
 
-    def with_permits(self, permits: int) -> Rate:
+    def _with_permits(self, permits: int) -> Rate:
         """Another number of permits in the same period."""
-        return Rate.exactly(permits, self.period_ns, months=self._months)
+        return Rate._exactly(permits, self.period_ns, months=self._months)
 
     @property
     def _shortest_ns(self) -> int:
@@ -142,19 +142,19 @@ class Rate:
         return as_float(self.permits * NS_PER_SECOND, self.period_ns)
 
     @property
-    def interval_ns(self) -> int:
+    def _interval_ns(self) -> int:
         """Nanoseconds from one permit to the next, rounded down."""
         return self.period_ns // self.permits
 
-    def permits_in(self, ns: int) -> int:
+    def _permits_in(self, ns: int) -> int:
         """Whole permits that a duration is worth, rounded down."""
         return ns * self.permits // self.period_ns
 
-    def permits_and_rest(self, ns: int, rest: int) -> tuple[int, int]:
+    def _permits_and_rest(self, ns: int, rest: int) -> tuple[int, int]:
         """Whole permits that a duration and an earlier rest are worth, and the new rest."""
         return divmod(ns * self.permits + rest, self.period_ns)
 
-    def slower_than(self, other: Rate) -> bool:
+    def _slower_than(self, other: Rate) -> bool:
         """Whether it gives fewer permits per second than the other rate."""
         return self.permits * other.period_ns < other.permits * self.period_ns
 
@@ -170,7 +170,7 @@ class Rate:
         raise AttributeError(f"a Rate cannot be changed; make a new one instead of setting {name!r}")
 
     def __reduce__(self) -> tuple[object, tuple[int, int, bool, int]]:
-        return _restored, (self.permits, self.period_ns, self.is_whole, self._months)
+        return _restored, (self.permits, self.period_ns, self._is_whole, self._months)
 
     def __str__(self) -> str:
         if self._months:
@@ -209,15 +209,15 @@ def read_rate(text: str, calendar: bool = False) -> Rate:
                 f"CalendarWindow({text[:80]!r}): a window is 1, 2, 3, 4, 6 or 12 months, and has a whole number of permits, 1 or more."
                 " Write '10/month', '10/3months' or '10/year'."
             )
-        return Rate.exactly(n // n_den, _DAYS[months][1] * _DAY_NS, months=months)
+        return Rate._exactly(n // n_den, _DAYS[months][1] * _DAY_NS, months=months)
     if not (n and count):
         raise ValueError(f"Rate.parse({text[:80]!r}): a rate must be greater than 0.")
-    return Rate.exactly(n, count * _UNITS[unit], n_den, count_den)
+    return Rate._exactly(n, count * _UNITS[unit], n_den, count_den)
 
 
 def _restored(permits: int, period_ns: int, is_whole: bool, months: int) -> Rate:
-    rate = Rate.exactly(permits, period_ns, months=months)
-    _set(rate, "is_whole", is_whole)
+    rate = Rate._exactly(permits, period_ns, months=months)
+    _set(rate, "_is_whole", is_whole)
     return rate
 
 

@@ -38,7 +38,7 @@ class SlotCount:
         """Since when the next slot stands in line: since the previous one. A slow body is made up for as far as the limiter allows."""
         node = self._node
         self._opened, self._skipped = node.look_now(), node.counters.skipped
-        self._spilled = node.scheduler.spilled
+        self._spilled = node.scheduler._spilled
         return self._opened if self._since is None else max(self._since, self._opened - node.catch_up)
 
     def slot(self, at: int, at_once: bool) -> Slot:
@@ -46,10 +46,10 @@ class SlotCount:
         node = self._node
         if self._index:
             if at_once:
-                node.skip(node.scheduler.spilled - self._spilled)
+                node.skip(node.scheduler._spilled - self._spilled)
             self._index += max(0, node.counters.skipped - self._skipped)  # a reset() restarts their count
             if at < self._opened - node.catch_up:
-                at += node.scheduler.spilled - self._spilled  # the slot of that index, in place of the late one that was granted
+                at += node.scheduler._spilled - self._spilled  # the slot of that index, in place of the late one that was granted
         index, now, reading = self._index, node.look_now(), node.reading_at(at)
         self._index, self._since = index + 1, at
         return Slot(index, ns_to_seconds(at if reading is None else reading), ns_to_seconds(max(0, now - at)))

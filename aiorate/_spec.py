@@ -73,7 +73,7 @@ class RateSpec:
                 f"RateSpec.parse({text[:80]!r}) is no rate[,ratio][,verb]. Write '12000', '1.5K,1.2' or '12000,1.1,restart': a rate greater"
                 f" than 0, a ratio of 1 or more (no comma separates thousands), and one of {', '.join(_VERBS)}. '10/s' is for set_rate()."
             )
-        rate = Rate.exactly(permits * 10 ** _SUFFIXES[(suffix or "u")[0].lower()], NS_PER_SECOND, permits_den)
+        rate = Rate._exactly(permits * 10 ** _SUFFIXES[(suffix or "u")[0].lower()], NS_PER_SECOND, permits_den)
         return cls(rate, as_float(num, den), verbs[0] if verbs else "start")
 
     def __repr__(self) -> str:

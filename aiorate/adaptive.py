@@ -54,7 +54,7 @@ class AdaptiveRate:
     def __init__(self, limiter: Limiter, lowest: Rate | str | Number, highest: Rate | str | Number, *, refused: Number = 0.02) -> None:
         _check_limiter(limiter)
         least, most = _rate("lowest", lowest), _rate("highest", highest)
-        if most.slower_than(least):
+        if most._slower_than(least):
             raise ValueError(f"AdaptiveRate(): lowest is {least} and highest is {most}. Give the lower rate first.")
         if least.per_second < _LEAST or most.per_second > _MOST:
             raise ValueError(f"AdaptiveRate(lowest={least}, highest={most}): rates must be from {_LEAST:g} to {_MOST:g} per second.")
@@ -63,11 +63,11 @@ class AdaptiveRate:
             raise ValueError(f"AdaptiveRate(refused={refused!r}) must be greater than 0 and less than 1, such as 0.02.")
         period = limiter.rate.period_ns if isinstance(limiter.scheduler, Window) else 0
         if period:  # a window counts whole permits
-            fewest, many = -(-least.permits * period // least.period_ns), most.permits_in(period)
+            fewest, many = -(-least.permits * period // least.period_ns), most._permits_in(period)
             if fewest > many:
                 raise ValueError(f"AdaptiveRate(): a window holds whole permits, none is from {least} to {most}. Widen the range.")
-            least, most = Rate.exactly(fewest, period), Rate.exactly(many, period)
-        rate = least if limiter.rate.slower_than(least) else most if most.slower_than(limiter.rate) else limiter.rate
+            least, most = Rate._exactly(fewest, period), Rate._exactly(many, period)
+        rate = least if limiter.rate._slower_than(least) else most if most._slower_than(limiter.rate) else limiter.rate
         self._limiter = limiter
         self._search = _SEARCHES[limiter] = _Search(limiter._node, rate, least, most, max(num / den, _LEAST_REFUSED), period)
         self._search.told_by = ref(self)
@@ -178,13 +178,13 @@ class _Search:
             if per_second == bound.per_second:
                 return bound
         if self._period:
-            return Rate.exactly(max(1, int(per_second * self._period / NS_PER_SECOND + 1e-9)), self._period)
+            return Rate._exactly(max(1, int(per_second * self._period / NS_PER_SECOND + 1e-9)), self._period)
         seconds = 1
         while per_second * seconds < _DIGITS and seconds < _MOST_SECONDS:
             seconds *= 10
         permits = max(1, int(per_second * seconds + 1e-9))
         common = gcd(permits, seconds)
-        return Rate.exactly(permits // common, seconds // common * NS_PER_SECOND)
+        return Rate._exactly(permits // common, seconds // common * NS_PER_SECOND)
 
 
 _SEARCHES: WeakKeyDictionary[Limiter, _Search] = WeakKeyDictionary()

@@ -67,9 +67,9 @@ class AllOf(Scheduler):
             member._receipts = value
 
     @property
-    def spilled(self) -> int:
+    def _spilled(self) -> int:
         """The most nanoseconds of schedule that a member has lost."""
-        return max(member.spilled for member in self.members)
+        return max(member._spilled for member in self.members)
 
     # The members check what they are asked.
 
@@ -94,10 +94,10 @@ class AllOf(Scheduler):
         for member in self.members:
             member.charge(permits, now)
 
-    def shift(self, ns: int) -> None:
+    def _shift(self, ns: int) -> None:
         """Have every member follow a pause of ``ns``."""
         for member in self._permitted:
-            member.shift(ns)
+            member._shift(ns)
 
     def restart(self, now: int) -> None:
         """Restart all members."""

@@ -57,20 +57,15 @@ class CalendarWindow(Window):
         check_ns("CalendarWindow(origin)", origin)
         self.rate = _checked(Rate._of(rate))
         self._tz = tz
-        self._origin = origin
+        self._origin: int = origin  # the Unix time, in ns, of the instant 0
         self.reset(NEVER if start is None else start)
 
     @property
-    def origin(self) -> int:
-        """The Unix time, in ns, of the instant 0."""
-        return self._origin
-
-    @property
-    def described(self) -> str:
+    def _described(self) -> str:
         """The rate and the time zone, as text."""
         return f"{self.rate} in {self._tz}"
 
-    def edges(self, unix: int, count: int) -> list[int]:
+    def _edges(self, unix: int, count: int) -> list[int]:
         """The first ``count`` edges of windows after that Unix time; all in ns."""
         edges: list[int] = []
         for _ in range(count):
@@ -118,7 +113,7 @@ class CalendarWindow(Window):
         self._began = self._ends = self._last = now
         self._used = 0
 
-    def shift(self, ns: int) -> None:
+    def _shift(self, ns: int) -> None:
         """Move the calendar of later instants on by ``ns``, because time went on during a pause."""
         self._origin += ns
         self._ends -= ns
@@ -139,22 +134,19 @@ class CalendarWindow(Window):
         windows = ((0 if over else self._used) + ahead + permits - 1) // self.rate.permits  # that are used up before
         if windows < 1:
             return at
-        return self._edge(self._edge_after(at) if over else self._ends, windows - 1)
+        ends = self._edge_after(at) if over else self._ends
+        return ends if windows == 1 else _edge_later(self._origin + ends, self._tz, self.rate, windows - 1) - self._origin
 
     def _with_period(self, rate: Rate) -> Rate:
         """The rate in the period of the windows now; as written if it is whole only there."""
         if not rate._months:
             return in_period(rate, self.rate, "CalendarWindow")
         permits, rest = divmod(rate.permits * self.rate._months, rate._months)
-        return rate if rest or not permits else self.rate.with_permits(permits)
+        return rate if rest or not permits else self.rate._with_permits(permits)
 
     def _edge_after(self, instant: int, rate: Rate | None = None) -> int:
         """The first edge of a window after the instant."""
         return _edge_after(self._origin + instant, self._tz, rate or self.rate) - self._origin
-
-    def _edge(self, ends: int, windows: int) -> int:
-        """The end of that many windows after the one that ends at ``ends``."""
-        return _edge_later(self._origin + ends, self._tz, self.rate, windows) - self._origin if windows else ends
 
     def __repr__(self) -> str:
         return f"CalendarWindow({str(self.rate)!r}, tz={str(self._tz)!r}, used={self._used})"

@@ -73,7 +73,7 @@ class Scheduler(ABC):
         return None
 
     @property
-    def spilled(self) -> int:
+    def _spilled(self) -> int:
         """Nanoseconds of schedule that were not used in time and are lost; 0 where the strategy makes up for all missed time."""
         return 0
 
@@ -159,7 +159,7 @@ class Scheduler(ABC):
     def _quotas(self) -> list[tuple[int, Rate]]:
         """Each limit as a server tells it: the most permits at once, and the rate at which they come back."""
         most = self.bound(1) if self.max_permits is None else self.max_permits
-        return [(max(1, self.rate.permits_in(NS_PER_SECOND)) if most is None else most, self.rate)]
+        return [(max(1, self.rate._permits_in(NS_PER_SECOND)) if most is None else most, self.rate)]
 
     def _standings(self, now: int) -> list[tuple[int, int]]:
         """For each of the `quotas`: the permits available at ``now``, and the instant at which there is one more, if none is taken."""
@@ -173,43 +173,43 @@ class Scheduler(ABC):
         """
         return self.peek(1 if self.max_permits is None else self.max_permits, now) <= now
 
-    def shift(self, ns: int) -> None:
+    def _shift(self, ns: int) -> None:
         """Follow a pause of ``ns``. Only strategies that follow the calendar need it."""
 
 
 class Metered(Scheduler):
     """One of which a meter takes single permits: a grab of a meter is a take of one permit.
 
-    The subclass keeps the instant of its next permit in `line`, in ticks, and sets ``metered_take = take`` below its own `take`.
+    The subclass keeps the instant of its next permit in `_line`, in ticks, and sets ``_metered_take = take`` below its own `take`.
     """
 
-    __slots__ = ("_latest", "line", "rate")
+    __slots__ = ("_latest", "_line", "rate")
     rate: Rate
-    line: Meter
+    _line: Meter
     """The next permit. A grab does what ``take(1, now)`` does, or nothing."""
     _latest: Any
     """What undoes the latest takes, their instant first; None: they stand."""
 
-    metered_take: Callable[..., int] = Scheduler.take
+    _metered_take: Callable[..., int] = Scheduler.take
 
     @property
     def _meter(self) -> Meter | None:
         """The line, unless it is not straight, or a subclass or an attribute takes permits in another way."""
-        return self.line if self.take == self.metered_take and self.line.numbers != NO_LINE else None
+        return self._line if self.take == self._metered_take and self._line.numbers != NO_LINE else None
 
-    def collect(self) -> None:
+    def _collect(self) -> None:
         """Heed the grabs since the last call. All takes before them stand."""
-        last, cut, peak = self.line.collect()
+        last, cut, peak = self._line.collect()
         if last is not None:
             self._latest = None
-            self.heed(last, cut, peak)
+            self._heed(last, cut, peak)
 
-    def heed(self, last: int, cut: int, peak: int) -> None:
+    def _heed(self, last: int, cut: int, peak: int) -> None:
         """Follow grabs, the latest at ``last``, that lost ``cut`` ticks and found at most ``peak`` idle ones."""
         raise NotImplementedError
 
     def __getstate__(self) -> object:
-        self.collect()  # the copy of a meter begins without grabs
+        self._collect()  # the copy of a meter begins without grabs
         return object.__getstate__(self)
 
     def __copy__(self) -> Self:

@@ -2,7 +2,7 @@
 
 The state is one instant, at which the next request may start, and a store of permits earned while idle. A request of any size starts at
 that instant. Its stored and fresh permits then move the instant on. Time is counted in ticks, of which a nanosecond and a permit have whole
-numbers (`Rate.ticks`), and the store in ticks times a constant, so nothing is rounded but when a rate changes.
+numbers (`Rate._ticks`), and the store in ticks times a constant, so nothing is rounded but when a rate changes.
 
 Only the slots of the latest instant can be given back, as with compare-and-swap. An older slot is lost, because it has delayed later
 requests already.
@@ -26,9 +26,9 @@ Numbers = tuple[int, int, int, "int | None", tuple[int, int, float, int]]
 
 
 class Pacing(Metered):
-    """The next free slot, which is `line.due`, and a store that fills while that lies in the past."""
+    """The next free slot, which is `_line.due`, and a store that fills while that lies in the past."""
 
-    __slots__ = ("_cost", "_most", "_price", "_spilled", "_stored", "_unit")
+    __slots__ = ("_cost", "_lost", "_most", "_price", "_stored", "_unit")
     rate: Rate
     _unit: int  # the ticks of a nanosecond
     _cost: int  # what a permit takes up in the store
@@ -46,13 +46,13 @@ class Pacing(Metered):
         self._receipts = True
         self.rate = rate = Rate.of(rate)
         self._unit, self._cost, self._price, self._most, numbers = self._numbers(rate)
-        self.line: Meter = PureMeter() if numbers is NO_LINE else Meter(numbers)
+        self._line: Meter = PureMeter() if numbers is NO_LINE else Meter(numbers)
         self._start(start)
 
     def _start(self, start: int | None) -> None:
-        self._latest, self._spilled = None, 0
+        self._latest, self._lost = None, 0
         self._stored = self._most or 0 if self._starts_full else 0
-        self.line.due = None if start is None else start * self._unit
+        self._line.due = None if start is None else start * self._unit
 
     @abstractmethod
     def _numbers(self, rate: Rate) -> Numbers:
@@ -68,7 +68,7 @@ class Pacing(Metered):
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         if permits is not _ONE or type(now) is not int or (since is not None and type(since) is not int):
             check_ask("take()", permits, now, since)
-        line, unit = self.line, self._unit
+        line, unit = self._line, self._unit
         due = line.due
         if due is None:
             due = self._due(now)
@@ -76,12 +76,12 @@ class Pacing(Metered):
         if at > now:
             return at
         if line.last is not None:
-            self.collect()
+            self._collect()
         if not self.books_since:
             since = at
         elif since is None or since > now:
             since = now
-        latest, stored, spilled = self._latest, self._stored, self._spilled
+        latest, stored, spilled = self._latest, self._stored, self._lost
         on_time = due > (since - 1) * unit
         if latest is None or latest[0] != now:
             self._latest = now, permits, (due, stored, spilled, since, None)
@@ -92,10 +92,10 @@ class Pacing(Metered):
         if on_time and not stored and self._earn == _ONE:
             line.due = due + permits * self._cost  # as _after() says, in half the time
         else:
-            line.due, self._stored, self._spilled = self._after(permits, due, stored, spilled, since)
+            line.due, self._stored, self._lost = self._after(permits, due, stored, spilled, since)
         return -((stored - due) // unit) if self._makes_up else max(at, since)
 
-    metered_take = take
+    _metered_take = take
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now)
@@ -108,7 +108,7 @@ class Pacing(Metered):
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Undo the takes at ``taken``, if they are the latest. An older slot is lost, because it has delayed later requests."""
         check_give_back(permits, now, taken)
-        self.collect()
+        self._collect()
         while permits and (latest := self._latest) is not None and latest[0] == taken:
             due, stored, spilled, since, older = latest[2]
             kept = max(latest[1] - permits, 0)
@@ -119,33 +119,33 @@ class Pacing(Metered):
                 due, stored, spilled = self._after(kept, due, stored, spilled, since)
             else:
                 self._latest = older
-            self.line.due, self._stored, self._spilled = due, stored, spilled
+            self._line.due, self._stored, self._lost = due, stored, spilled
 
-    def heed(self, last: int, cut: int, peak: int) -> None:
-        self._spilled += cut
+    def _heed(self, last: int, cut: int, peak: int) -> None:
+        self._lost += cut
 
     def charge(self, permits: int, now: int) -> None:
         """Take permits from the store, and the rest on credit: later requests wait for it."""
         check_permits("charge()", permits)
-        self.collect()
+        self._collect()
         self._latest = None
-        self.line.due, self._stored, self._spilled = self._after(permits, self._due(now), self._stored, self._spilled, now)
+        self._line.due, self._stored, self._lost = self._after(permits, self._due(now), self._stored, self._lost, now)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """The next slot keeps its instant, the ones after it follow at the new rate."""
-        rate = Rate.of(rate)
-        self._due(now)
-        self._measure(rate)
+        self._measure(Rate.of(rate), now)
 
-    def _measure(self, rate: Rate) -> None:
+    def _measure(self, rate: Rate, now: int | None) -> None:
         """Count by the numbers of that rate. What is stored or owed keeps its duration."""
-        self.collect()
+        if now is not None:
+            self._due(now)
+        self._collect()
         unit, cost, price, most, numbers = self._numbers(rate)
-        line = self.line
+        line = self._line
         due = None if line.due is None else ceil_div(line.due * unit, self._unit)  # rounded up: no slot comes earlier than before
-        stored, spilled = self._rescaled(unit, cost), self._spilled * unit // self._unit
+        stored, spilled = self._rescaled(unit, cost), self._lost * unit // self._unit
         # Without a call in between: a signal handler may raise there.
-        self._latest, line.due, self._stored, self._spilled = None, due, stored, spilled
+        self._latest, line.due, self._stored, self._lost = None, due, stored, spilled
         line.numbers = numbers
         self.rate, self._unit, self._cost, self._price, self._most = rate, unit, cost, price, most
 
@@ -155,7 +155,7 @@ class Pacing(Metered):
 
     def reset(self, now: int) -> None:
         """Owe nothing, with the store of a new scheduler."""
-        self.line.collect()
+        self._line.collect()
         self._start(now)
 
     def available(self, now: int) -> int:
@@ -165,20 +165,20 @@ class Pacing(Metered):
         return 0 if behind < 0 else (behind + (0 if self._price else stored)) // self._cost + 1
 
     @property
-    def spilled(self) -> int:
+    def _spilled(self) -> int:
         """Nanoseconds of idle time that are given up, or found the store full."""
-        self.collect()
-        return self._spilled // (self._unit * self._earn)
+        self._collect()
+        return self._lost // (self._unit * self._earn)
 
     @property
     def next_free(self) -> int | None:
         """The instant (ns, rounded up) at which the next request may start; None before the first call."""
-        return None if self.line.due is None else ceil_div(self.line.due, self._unit)
+        return None if self._line.due is None else ceil_div(self._line.due, self._unit)
 
     def _due(self, now: int) -> int:
-        due = self.line.due
+        due = self._line.due
         if due is None:
-            due = self.line.due = now * self._unit
+            due = self._line.due = now * self._unit
         return due
 
     def _filled(self, due: int, stored: int, since: int) -> tuple[int, int, int]:

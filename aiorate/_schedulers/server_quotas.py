@@ -133,7 +133,7 @@ class _Quota:
             self._recent = max(0, self._recent - permits)
         self.level = min(self.level + permits * self._full_in, self.most)
 
-    def shift(self, ns: int) -> None:
+    def _shift(self, ns: int) -> None:
         """Follow a pause of ``ns``, during which the server's time went on."""
         self._at -= ns
         self._since -= ns

@@ -32,8 +32,8 @@ class _Smooth(Pacing):
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. A debt keeps its duration, and the store its fraction."""
         rate = Rate.of(rate)
-        self.line.due, self._stored, _ = self._filled(self._due(now), self._stored, now)
-        self._measure(rate)
+        self._line.due, self._stored, _ = self._filled(self._due(now), self._stored, now)
+        self._measure(rate, now)
 
 
 class SmoothBursty(_Smooth):
@@ -131,7 +131,7 @@ class SmoothWarmingUp(_Smooth):
     def bound(self, window: int, largest: int = 1) -> int:
         """``largest + rate x window``, because no permit costs less than the interval."""
         check_window(window, largest)
-        return largest + self.rate.permits_in(window)
+        return largest + self.rate._permits_in(window)
 
     def _numbers(self, rate: Rate) -> Numbers:
         return rate.permits, rate.period_ns * 2 * sum(self._cold_factor), rate.period_ns, self._warmup * rate.permits * self._earn, NO_LINE

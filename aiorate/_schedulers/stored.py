@@ -45,11 +45,11 @@ class Stored(Metered):
 
     def _setup(self, plan: Plan, initial: int, start: int | None) -> None:
         """Hold that many permits at first."""
-        self.line: Meter = Meter()
+        self._line: Meter = Meter()
         self._receipts = True
         self._peaks = self._last = self._latest = None
         self._over = 0
-        self.rate, self._plan, self.line.numbers = plan
+        self.rate, self._plan, self._line.numbers = plan
         self._initial = initial
         self._at_first = self._plan[1] if initial == 1 else initial * self._plan[1]  # the plan's number takes no memory here
         if start is not None:
@@ -59,7 +59,7 @@ class Stored(Metered):
     def _begin(self, now: int) -> None:
         unit, cost, _, most, *_ = self._plan
         level = min(self._at_first, most)
-        self._last, self._over, self.line.due = now, self._over + self._at_first - level, now * unit - level + cost
+        self._last, self._over, self._line.due = now, self._over + self._at_first - level, now * unit - level + cost
 
     def _level(self, now: int | None = None) -> tuple[int, int, int]:
         """The instant up to which it is filled, the level then, and the overflow.
@@ -68,9 +68,9 @@ class Stored(Metered):
         """
         if self._last is None and now is not None:
             self._begin(now)
-        elif self.line.last is not None:
-            self.collect()
-        last, due, (unit, cost, *_) = self._last, self.line.due, self._plan
+        elif self._line.last is not None:
+            self._collect()
+        last, due, (unit, cost, *_) = self._last, self._line.due, self._plan
         if last is None or due is None:
             return 0, self._at_first, self._over
         level, over = last * unit - due + cost, self._over
@@ -83,13 +83,13 @@ class Stored(Metered):
             self._at_first, self._over = level, over
         else:
             due = last * unit - level + cost
-            self._last, self._over, self.line.due = last, over, due  # in one step: a signal handler may raise after a call
+            self._last, self._over, self._line.due = last, over, due  # in one step: a signal handler may raise after a call
 
     def take(self, permits: int, now: int, since: int | None = None, *, asking: bool = False) -> int:
         """As `Scheduler.take`. ``asking``: only say when, as `peek`."""
         if type(now) is not int or type(permits) is not int or permits < 1 or (since is not None and type(since) is not int):
             check_ask("take()", permits, now, since)
-        line, last, (unit, cost, full, most, num, den) = self.line, self._last, self._plan
+        line, last, (unit, cost, full, most, num, den) = self._line, self._last, self._plan
         due, spent = line.due, (need := permits * cost)
         if need > full:  # a bucket never grants it; from a pool it is granted when that is full, and the rest is owed
             check_ask("take()", permits, now, since, self.max_permits)
@@ -106,7 +106,7 @@ class Stored(Metered):
             self._begin(now)
             last, due = now, line.due
         elif line.last is not None:
-            self.collect()
+            self._collect()
             last = self._last or 0
         over, since = self._over, now if since is None or since > now else since
         begun, straight = due, most == full or not over  # whether nothing returns
@@ -140,13 +140,13 @@ class Stored(Metered):
                 joins = latest is not None and latest[0] == now
                 self._latest = (now, latest[1] + permits, latest[2]) if joins else (now, permits, (due, self._over, self._last))  # type: ignore[index]
                 if not peaks or peaks[-1][0] != now or peaks[-1][1] < level:
-                    self.note_level(now, level)
+                    self._note_level(now, level)
             else:
                 self._latest = None  # or an older take at this instant would be undone in its place
             self._last, self._over, line.due = last, over, begun + spent  # type: ignore[operator]
         return at
 
-    metered_take = take
+    _metered_take = take
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now, most=self.max_permits)
@@ -186,7 +186,7 @@ class Stored(Metered):
         x, dry = ceil_div((need - level) * den, num), over * den // (num - den)
         return x if x <= dry else dry + (need - level - dry - dry * (num - den) // den)
 
-    def note_level(self, now: int, level: int) -> None:
+    def _note_level(self, now: int, level: int) -> None:
         """A take found that level: no permits of earlier ones fit in that would not fit above it."""
         peaks = self._peaks
         if peaks is None:
@@ -206,16 +206,16 @@ class Stored(Metered):
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Put permits back as far as there is room; by receipt, as far as there was room at every take since. The rest overflows."""
         check_give_back(permits, now, taken)
-        if self.line.last is not None:
-            self.collect()
+        if self._line.last is not None:
+            self._collect()
         latest, self._latest = self._latest, None  # first, so that an interrupt loses permits instead of giving them twice
         if latest is None or latest[0] != taken or latest[1] < permits:
             self._credit(permits, now, taken)
         elif latest[1] > permits:
-            self.line.due -= permits * self._plan[1]  # type: ignore[operator]  # it has begun
+            self._line.due -= permits * self._plan[1]  # type: ignore[operator]  # it has begun
             self._latest = (latest[0], latest[1] - permits, latest[2])
         else:
-            self.line.due, self._over, self._last = latest[2]
+            self._line.due, self._over, self._last = latest[2]
 
     def _credit(self, permits: int, now: int, taken: int | None) -> None:
         if self._last is None:
@@ -224,7 +224,7 @@ class Stored(Metered):
         credit = permits * cost
         if taken is None:
             level += max(0, min(credit, most - level))
-            self.note_level(now, level)
+            self._note_level(now, level)
         else:
             # Above full, the credit would have slowed the return of the overflow. So it ends at full.
             peaks = self._peaks or []
@@ -239,20 +239,20 @@ class Stored(Metered):
             level, over = level + room, over + credit - room
         self._keep(last, level, over)
 
-    def heed(self, last: int, cut: int, peak: int) -> None:
-        due, (unit, cost, *_) = self.line.due, self._plan
+    def _heed(self, last: int, cut: int, peak: int) -> None:
+        due, (unit, cost, *_) = self._line.due, self._plan
         assert due is not None
         assert self._last is not None
         # Callers that wait since a late wake-up take what has come since, and it is filled only as far as they need.
-        self._last = max(self._last, min(last, self.line.since), ceil_div(due - cost, unit))
+        self._last = max(self._last, min(last, self._line.since), ceil_div(due - cost, unit))
         self._over += cut
-        self.note_level(last, peak + cost)
+        self._note_level(last, peak + cost)
 
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits at once. The level may fall below zero."""
         check_permits("charge()", permits)
         last, level, over = self._level(now)
-        self.note_level(now, level)
+        self._note_level(now, level)
         self._latest = None
         self._keep(last, level - permits * self._plan[1], over)
 
@@ -261,7 +261,7 @@ class Stored(Metered):
         (last, level, over), before = self._level(now), self._plan
         if now is not None and now < last:  # the clock went back, or what is owed was granted ahead
             last, level = now, level - (last - now) * before[0]
-        self._latest, (self.rate, self._plan, self.line.numbers) = None, plan
+        self._latest, (self.rate, self._plan, self._line.numbers) = None, plan
         unit, _, _, most, *_ = self._plan
         num, den = self._plan[kept], before[kept]
         # Rounded up, so the room is never larger than it was.
@@ -274,7 +274,7 @@ class Stored(Metered):
 
     def reset(self, now: int) -> None:
         """Hold as many permits as at first, and no backlog."""
-        self.line.collect()
+        self._line.collect()
         self._latest = self._peaks = None
         self._over, self._at_first = 0, self._initial * self._plan[1]
         self._begin(now)
@@ -285,7 +285,7 @@ class Stored(Metered):
         return 0 if now < last else max(0, min(level, most) // cost)
 
     @property
-    def spilled(self) -> int:
+    def _spilled(self) -> int:
         """The overflow in ns, unless it returns: then nothing is given up."""
         unit, _, full, most, *_ = self._plan
         return self._level()[2] // unit if most == full else 0
@@ -295,10 +295,10 @@ class Stored(Metered):
         check_window(window, largest)
         _, cost, full, most, num, _ = self._plan
         owed = max(0, largest * cost - full) if self.max_permits is None else 0  # the part of a larger request that is granted on credit
-        return (most + owed + window * self.rate.ticks[0] * num) // cost
+        return (most + owed + window * self.rate._ticks[0] * num) // cost
 
     def _standings(self, now: int) -> list[tuple[int, int]]:
-        due, (unit, cost, _, kept) = self.line.due, self.line.numbers
+        due, (unit, cost, _, kept) = self._line.due, self._line.numbers
         if due is None or kept < 0:
             return super()._standings(now)
         idle = now * unit - due

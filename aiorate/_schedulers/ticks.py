@@ -39,25 +39,25 @@ class TicksAccumulator(Pacing):
         self._setup(rate, start)
 
     @property
-    def ticks(self) -> int | None:
+    def _ticks(self) -> int | None:
         """The start of the next slot of the schedule (ns, rounded up); None before the first call."""
-        return None if self.line.due is None else ceil_div(self.line.due - self._stored, self._unit)
+        return None if self._line.due is None else ceil_div(self._line.due - self._stored, self._unit)
 
     def restart(self, now: int) -> None:
         """Forget the backlog: no slot is due before now."""
-        self.collect()
+        self._collect()
         due = max(self._due(now), now * self._unit)
-        self._latest, self.line.due, self._stored = None, due, min(self._stored, due - now * self._unit)
+        self._latest, self._line.due, self._stored = None, due, min(self._stored, due - now * self._unit)
 
     def lag(self, now: int) -> int:
-        return 0 if self.ticks is None else max(0, now - self.ticks)
+        return 0 if self._ticks is None else max(0, now - self._ticks)
 
     def _parameters(self) -> str:
         return ""
 
     def __repr__(self) -> str:
         # The next slot as a clock reading in seconds, once there is one.
-        next_at = "" if self.ticks is None else f", next_at={round(ns_to_seconds(self.ticks), 6)}"
+        next_at = "" if self._ticks is None else f", next_at={round(ns_to_seconds(self._ticks), 6)}"
         return f"{type(self).__name__}({str(self.rate)!r}{self._parameters()}{next_at})"
 
     def bound(self, window: int, largest: int = 1) -> int | None:
@@ -66,7 +66,7 @@ class TicksAccumulator(Pacing):
         return None
 
     def _numbers(self, rate: Rate) -> Numbers:
-        (unit, cost), (num, den) = rate.ticks, self._strictness
+        (unit, cost), (num, den) = rate._ticks, self._strictness
         # As in _after(): a slot that is due within the instant is on time.
         return unit, cost, 0, None, (unit, cost, unit - 1 if num else ENDLESS, 0) if num in (0, den) else NO_LINE
 
@@ -113,7 +113,7 @@ class BurstCompensation(TicksAccumulator):
         """With strictness 1 ``largest + rate x window``. Otherwise None: a burst of any size may follow a long pause."""
         check_window(window, largest)
         num, den = self._strictness
-        return largest + self.rate.permits_in(window) if num == den else None
+        return largest + self.rate._permits_in(window) if num == den else None
 
     def _parameters(self) -> str:
         return f", strictness={self.strictness:g}"
@@ -147,22 +147,19 @@ class BurstRatio(TicksAccumulator):
 
     def apply(self, rate: Rate | str | Number, burst_ratio: Number, now: int | None = None) -> None:
         """Change rate and ratio. The next slot keeps its instant."""
-        rate, ratio = Rate.of(rate), ratio_of(burst_ratio, "BurstRatio(ratio")
-        if now is not None:
-            self._due(now)
-        self._ratio = ratio
-        self._measure(rate)
+        rate, self._ratio = Rate.of(rate), ratio_of(burst_ratio, "BurstRatio(ratio")
+        self._measure(rate, now)
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         check_window(window, largest)
         return largest + window * self._unit // self._price
 
     def _numbers(self, rate: Rate) -> Numbers:
-        (unit, cost), (num, den) = rate.ticks, self._ratio
+        (unit, cost), (num, den) = rate._ticks, self._ratio
         return unit * num, cost * num, cost * den, None, NO_LINE
 
     def _rescaled(self, unit: int, cost: int) -> int:
-        due = self.line.due
+        due = self._line.due
         if due is None:
             return 0
         # The slot of the schedule is rounded up, and so is the next free one: neither is sooner.

@@ -59,7 +59,7 @@ class TokenBucket(Stored):
 @lru_cache(256)
 def _plan_of(rate: Rate | str, burst: int) -> Plan:
     rate = Rate.of(rate)
-    unit, cost = rate.ticks
+    unit, cost = rate._ticks
     full = burst * cost
     # Less than a nanosecond above full lies within the instant, and cutting it off would be drift.
     return rate, (unit, cost, full, full, 1, 1), (unit, cost, full - cost + unit - 1, full - cost)

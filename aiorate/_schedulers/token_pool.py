@@ -70,7 +70,7 @@ class TokenPool(Stored):
     @property
     def max_active(self) -> int:
         """Size of the active pool, in ns."""
-        return self._pool or max(_LEAST_POOL_NS, self._stored * self.rate.interval_ns)
+        return self._pool or max(_LEAST_POOL_NS, self._stored * self.rate._interval_ns)
 
     @property
     def max_over_active(self) -> int:
@@ -131,7 +131,7 @@ class TokenPool(Stored):
         self._latest = None
         if now is not None and self._last is not None:
             last = max(last, now)
-            self.note_level(now, self._plan[3])  # as if full: an earlier take is not put back into the emptied pool
+            self._note_level(now, self._plan[3])  # as if full: an earlier take is not put back into the emptied pool
         self._keep(last, min(a, 0), 0)
         return had
 
@@ -146,10 +146,10 @@ class TokenPool(Stored):
         self._change_rate(Rate.of(rate), self._plan[4:], now)
 
     def _change_rate(self, rate: Rate, ratio: tuple[int, int], now: int | None) -> None:
-        slower = rate.slower_than(self.rate)
+        slower = rate._slower_than(self.rate)
         self._change(_plan_of(rate, ratio, self._pool, self._stored), 0, now)
         if now is not None and slower:
-            self.note_level(now, self._plan[3])  # as if full: an earlier permit cost less than it would bring now
+            self._note_level(now, self._plan[3])  # as if full: an earlier permit cost less than it would bring now
 
     def lag(self, now: int) -> int:
         """The waiting pool, in ns."""
@@ -164,7 +164,7 @@ class TokenPool(Stored):
 @lru_cache(256)
 def _plan_of(rate: Rate | str, ratio: tuple[int, int], pool: int | None, stored: int) -> Plan:
     rate, (num, den) = Rate.of(rate), ratio
-    unit, cost = rate.ticks[0] * den, rate.ticks[1] * den
+    unit, cost = rate._ticks[0] * den, rate._ticks[1] * den
     # max_active is truncated if a permit is a fraction of a ns, but whole permits must still fit in.
     full = pool * unit if pool else max(_LEAST_POOL_NS * unit, stored * cost)
     # A permit that is due within the ns is on time, as in _filled().
@@ -178,8 +178,3 @@ class PlainPool(TokenPool):
 
     __slots__ = ()
     _stored = 1
-
-    def __init__(self, rate: Rate | str | Number) -> None:
-        plan = _plan_of(rate if type(rate) is str else Rate.of(rate), EVEN, None, 1)
-        self._pool = None
-        self._setup(plan, 1, None)

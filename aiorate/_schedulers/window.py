@@ -201,7 +201,7 @@ class SlidingWindow(Window):
 
 def whole_rate(rate: Rate, what: str) -> Rate:
     """The rate, if it was given as whole permits in a period or has a period of 24 h at most. ValueError if not."""
-    if rate.is_whole or rate.period_ns <= _DAY_NS:
+    if rate._is_whole or rate.period_ns <= _DAY_NS:
         return rate
     raise ValueError(
         f"{what}(): {rate.per_second:g} per second is not whole permits in the period written, nor in any of 24 h or less."
@@ -212,14 +212,14 @@ def whole_rate(rate: Rate, what: str) -> Rate:
 def in_period(rate: Rate, before: Rate, what: str) -> Rate:
     """The rate as whole permits in the period of the one before, or as written if only that is whole. ValueError if neither is."""
     permits, rest = divmod(rate.permits * before.period_ns, rate.period_ns)
-    if rest and not rate.is_whole:  # a float may miss a whole number by its own error
+    if rest and not rate._is_whole:  # a float may miss a whole number by its own error
         if 2 * rest > rate.period_ns:
             permits, rest = permits + 1, rest - rate.period_ns
         if abs(rest) * _FLOATS <= rate.permits * before.period_ns:
             rest = 0
     if not rest:
-        return before.with_permits(permits)
-    if rate.is_whole:
+        return before._with_permits(permits)
+    if rate._is_whole:
         return rate
     many = as_float(rate.permits * before.period_ns, rate.period_ns)
     raise ValueError(

@@ -49,7 +49,7 @@ class _Dimension(Scheduler):
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """What all processes together reserve at most, less what comes back, but for what they use late."""
-        return max(self.max_permits or 0, largest) + self.rate.permits_in(window)
+        return max(self.max_permits or 0, largest) + self.rate._permits_in(window)
 
     def __repr__(self) -> str:
         return str(Part(self.rate, self.max_permits or 1))
@@ -109,9 +109,9 @@ class Booked(Dimensions):
     def _rested(self, now: int) -> bool:
         return super()._rested(now) and self.pool._rested(now)
 
-    def shift(self, ns: int) -> None:
-        super().shift(ns)
-        self.pool.shift(ns)
+    def _shift(self, ns: int) -> None:
+        super()._shift(ns)
+        self.pool._shift(ns)
 
     def reset(self, now: int) -> None:
         """Raises RuntimeError: the store knows of all grants, for all processes."""

@@ -109,7 +109,7 @@ class FileSession(Talk):
         reading = now + node.offset if node.held_at is None else node.read()
         real = tree.clock is None and (tree.loop is None or tree.loop.steady)
         if calendar is not None:
-            return (time.time_ns() if real else calendar.origin + reading) / US
+            return (time.time_ns() if real else calendar._origin + reading) / US
         if real and tree.loop is not None and not tree.loop.monotonic:  # as trio's, whose clock begins anew with each run
             reading += time.monotonic_ns() - node.read()
         return reading / US

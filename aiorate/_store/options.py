@@ -100,13 +100,13 @@ def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None,
     if calendar is not None:
         if len(limits) > 1:
             raise ValueError(
-                f"{call}(rate): the CalendarWindow of {calendar.described} must be the only limit. For another limit besides, let a limiter"
-                f" share it: KeyedLimiter(lambda key: {call}(..., '10/s'), shared={call}(..., CalendarWindow(...)))."
+                f"{call}(rate): the CalendarWindow of {calendar._described} must be the only limit. For another limit besides, let a"
+                f" limiter share it: KeyedLimiter(lambda key: {call}(..., '10/s'), shared={call}(..., CalendarWindow(...)))."
             )
         if burst is not None or lease:
             raise ValueError(f"{call}(): a CalendarWindow has no burst and no lease. All its permits may go at once.")
         if calendar.rate.permits > _MOST_PERMITS:
-            raise ValueError(f"{call}(rate): a store counts at most 10**15 permits of a window, and {calendar.described} has more.")
+            raise ValueError(f"{call}(rate): a store counts at most 10**15 permits of a window, and {calendar._described} has more.")
         return [Part(calendar.rate, calendar.rate.permits, deepcopy(calendar))]
     if burst is not None:
         check_permits(f"{call}(burst)", burst)

@@ -40,7 +40,7 @@ class Pool(Scheduler):
 
     rate: Rate
     books_since: bool = False
-    spilled: int = 0
+    _spilled: int = 0
 
     def __init__(self, parts: Sequence[Part], unit: bool, late: int, eager: bool = True) -> None:
         self.parts: tuple[Part, ...] = tuple(parts)
@@ -192,7 +192,7 @@ class Pool(Scheduler):
         """When the slots in hand for a request are due, and the last run of these; None: there are not enough, and more are wanted."""
         if lapsed := self._lapsed(need, now):
             self.hand.remove(lapsed)
-            self.spilled += lapsed * self.rate.period_ns // self.rate.permits if self.unit else 0  # pyright: ignore[reportIncompatibleMethodOverride]
+            self._spilled += lapsed * self.rate.period_ns // self.rate.permits if self.unit else 0  # pyright: ignore[reportIncompatibleMethodOverride]
         found, had = self.hand.due(need, 0), self.hand.count
         if found[1] is None:
             self._refuse(need, now)
@@ -318,7 +318,7 @@ class Pool(Scheduler):
         check_memory("set_rate()", rate, burst)
         self.parts, self.rate = (part._replace(rate=rate, burst=burst),), rate
 
-    def shift(self, ns: int) -> None:
+    def _shift(self, ns: int) -> None:
         """Follow a pause: the limiter's time stood still for ``ns``, and the store's did not."""
         for run in self.hand.runs:
             run.first -= ns
@@ -373,7 +373,7 @@ class Pool(Scheduler):
         lates = [self.late_of((1,) * len(self.parts), place) for place in range(len(self.parts))]
         most = min(
             # A slot that a slower rate delayed may be later than those of a faster one, and there is one at a time.
-            part.burst + part.rate.permits_in(window + late) + (max(lates) > late)
+            part.burst + part.rate._permits_in(window + late) + (max(lates) > late)
             for part, late in zip(self.parts, lates, strict=True)
         )
         return most + (largest if largest > 1 else 0)

@@ -199,7 +199,7 @@ class StoreSession(Talk):
         # Until the store has said what time it is, the machine's clock is as good a guess as any.
         calendar, unix = self._pool.calendar, 0
         if calendar is not None:
-            unix = (calendar.origin if self._clock is None else self._clock) + reading
+            unix = (calendar._origin if self._clock is None else self._clock) + reading
             unix = min(max(unix, 3 * calendar.rate.period_ns), _LATEST_UNIX_NS)
         self._sent, asked = self._ask_for(runs, within, (reading - self._told_at) / US, unix, 0 if any(self._pool.corrections) else gone)
         return self.key.encode(), [pack(asked), self._told or f"{FORM} {self._terms.kind}"]  # whatever encoding the client has

@@ -26,7 +26,7 @@ class Part(NamedTuple):
 
     def __str__(self) -> str:
         if self.calendar is not None:
-            return self.calendar.described
+            return self.calendar._described
         return f"{self.rate}" if self.burst == 1 else f"{self.rate} burst {self.burst}"
 
     @property
@@ -38,7 +38,7 @@ class Part(NamedTuple):
         """The edges of the window at that Unix time, and of the next two, in ns; none: it has no calendar."""
         if self.calendar is None:
             return []
-        edges = self.calendar.edges(unix - 2 * self.rate.period_ns, 8)
+        edges = self.calendar._edges(unix - 2 * self.rate.period_ns, 8)
         place = max([i for i, edge in enumerate(edges) if edge <= unix], default=0)
         return edges[place : place + 4]
 

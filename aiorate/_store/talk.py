@@ -119,7 +119,7 @@ class Talk(Provider):
         missing = waiting + expected - ready
         if missing <= 0:
             return []
-        most = max(_PORTION, first, *[part.rate.permits_in(self._horizon) for part in pool.parts])
+        most = max(_PORTION, first, *[part.rate._permits_in(self._horizon) for part in pool.parts])
         return [(min(missing, most), (1,) * len(pool.parts))]
 
     def _expected(self, first: int, waiting: int) -> int:
@@ -136,7 +136,7 @@ class Talk(Provider):
         elif age >= 2 * lease:
             age, used = lease, used * lease // age
             self._use = reading - lease, pool.spent - used
-        expected = min(used * lease // max(age, lease), pool.rate.permits_in(lease))
+        expected = min(used * lease // max(age, lease), pool.rate._permits_in(lease))
         return expected if waiting else max(expected, refused)  # a request was refused and does not wait
 
     # The question.

@@ -266,5 +266,5 @@ class Local:
 
 
 def _part(part: Part, share: Fraction) -> Part:
-    rate = Rate.exactly(part.rate.permits * share.numerator, part.rate.period_ns * share.denominator)
+    rate = Rate._exactly(part.rate.permits * share.numerator, part.rate.period_ns * share.denominator)
     return Part(rate, 1 if part.calendar is not None else max(part.burst * share.numerator // share.denominator, 1))

@@ -272,7 +272,7 @@ class Limit(Node):
     def goes_on(self, held_at: int, ns: int) -> None:
         if self.watch is not None:
             self.watch.pause_ended = held_at
-        self.permitted.shift(ns)
+        self.permitted._shift(ns)
 
     def pause(self, ns: int) -> None:
         """Let time stand still for ``ns``. Pauses merge by the later end."""

@@ -253,7 +253,7 @@ class Node(Supply):
         earliest, reading = now - limit, now + self.offset
         due = now if self.due is None else self.due
         late = min(max(now - due, 0), limit)
-        spilled = scheduler.spilled if due < earliest else None  # too late to make up for all
+        spilled = scheduler._spilled if due < earliest else None  # too late to make up for all
         woken, served, watched = 0, now, self.watch
         taken: Taken = ()
         try:
@@ -304,7 +304,7 @@ class Node(Supply):
                 line.grant()
         finally:
             if spilled is not None:
-                self.skip(scheduler.spilled - spilled)
+                self.skip(scheduler._spilled - spilled)
 
     def _due_of(self, below: Node, now: int) -> int:
         """When the first of that limit, which is due here now, became due: so much later somebody looks."""

@@ -211,11 +211,11 @@ class Supply(Timeline):
         scheduler, pause = self.permitted, self.pause_length
         if not pause:
             return scheduler.peek(permits, now, ahead)
-        scheduler.shift(pause)
+        scheduler._shift(pause)
         try:
             return scheduler.peek(permits, now, ahead)
         finally:
-            scheduler.shift(-pause)
+            scheduler._shift(-pause)
 
     def follow(self, read: ReadClock) -> None:
         """Go by the loop's clock, here and above."""
@@ -339,7 +339,7 @@ class Supply(Timeline):
     def skip(self, ns: int) -> None:
         """Give up ``ns`` of the schedule, which fell due while a request waited: count it, and tell of it in the loop's next iteration."""
         counters, loop = self.count(), self.tree.loop
-        permits, counters.unused = self.scheduler.rate.permits_and_rest(ns, counters.unused)
+        permits, counters.unused = self.scheduler.rate._permits_and_rest(ns, counters.unused)
         counters.skipped += permits
         if permits and loop is not None:
             from aiorate._events import Event

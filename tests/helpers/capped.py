@@ -10,7 +10,7 @@ from aiorate._schedulers.server_quotas import ServerQuotas
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ASKED_FOR_PERMITS = ("take", "peek", "give_back", "charge", "shift", "available", "_standings", "_rested")
+ASKED_FOR_PERMITS = ("take", "peek", "give_back", "charge", "_shift", "available", "_standings", "_rested")
 
 
 def _call(part: str, name: str) -> Callable[..., object]:
@@ -30,6 +30,6 @@ class Capped(Scheduler):
         if left is not None:
             self.lower(left, now, until)
 
-    take, peek, give_back, charge, shift, available, _standings, _rested = (_call("told", name) for name in ASKED_FOR_PERMITS)  # type: ignore[assignment]
+    take, peek, give_back, charge, _shift, available, _standings, _rested = (_call("told", name) for name in ASKED_FOR_PERMITS)  # type: ignore[assignment]
     set_rate, lag, bound, restart, _quotas = (_call("inner", name) for name in ("set_rate", "lag", "bound", "restart", "_quotas"))  # type: ignore[assignment]
     rate, max_permits, books_since, _receipts = map(_read, ("rate", "max_permits", "books_since", "_receipts"))

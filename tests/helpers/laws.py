@@ -327,7 +327,7 @@ def shifting_changes_nothing(trial: Trial) -> None:
     """Adding a constant to all instants changes nothing else. A scheduler that follows the calendar learns it by `shift`."""
     for start in (1, DAY + 1, 10**6 * DAY + 7, -365 * DAY - 3):
         scheduler = trial.factory()
-        scheduler.shift(-start)
+        scheduler._shift(-start)
         same_future(History(scheduler, start), trial.fresh(), trial.before)
 
 

@@ -106,7 +106,7 @@ async def test_each_origin_has_a_search(kind: str, server: Server, heard: Heard)
         found = limiters[server.url] if isinstance(limiters, dict) else adaptive_of(limiters[server.url])
         assert found is not None
         assert heard == [("throttled", 0)]
-        assert found.rate.slower_than(Rate(1000))
+        assert found.rate._slower_than(Rate(1000))
 
 
 def test_synchronous_clients_are_heard(heard: Heard) -> None:

@@ -58,7 +58,7 @@ class Model:
         if self.held:
             return None if self.stopped else self.paused_until
         if self.held_for:
-            self.scheduler.shift(self.held_for)
+            self.scheduler._shift(self.held_for)
         self.held_for = 0
         while self.line:
             name, permits, since, asked = self.line[0]

@@ -45,7 +45,7 @@ def test_slots_are_granted_as_they_fall_due_and_lapse() -> None:
 
     assert [MS, 1 * MS, 2 * MS] == [pool.take(1, now) for now in (0, MS, 2 * MS)]
     assert 9 * MS == pool.take(1, 14 * MS)  # those until 8 ms have lapsed
-    assert (1, 6 * MS) == (pool.hand.count, pool.spilled)
+    assert (1, 6 * MS) == (pool.hand.count, pool._spilled)
 
 
 def test_a_large_request_gathers_slots_that_would_lapse() -> None:

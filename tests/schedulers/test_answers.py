@@ -77,7 +77,7 @@ def test_after_a_reset_a_scheduler_is_like_a_new_one(name: str) -> None:
         fresh.peek(1, now)  # which is when its schedule begins
 
         used._receipts = fresh._receipts = receipts
-        assert (used.lag(now), used.spilled, used.available(now)) == (fresh.lag(now), fresh.spilled, fresh.available(now))
+        assert (used.lag(now), used._spilled, used.available(now)) == (fresh.lag(now), fresh._spilled, fresh.available(now))
         for _ in range(60):
             permits = dice.randint(1, min(used.max_permits or 5, 5))
             assert used.peek(permits, now) == fresh.peek(permits, now)

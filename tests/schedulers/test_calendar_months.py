@@ -45,7 +45,7 @@ def beginnings(zone: str, begin: str, end: str, step: int) -> list[tuple[int, da
 
 def walked(rate: str, zone: str, begin: str, end: str) -> list[int]:
     calendar, second, edges = CalendarWindow(rate, zone, origin=0), utc(begin), []
-    while (second := calendar.edges(second * S, 1)[0] // S) < utc(end):
+    while (second := calendar._edges(second * S, 1)[0] // S) < utc(end):
         edges.append(second)
     return edges
 
@@ -68,7 +68,7 @@ def test_clocks_that_go_back_over_midnight_do_not_end_a_day_twice() -> None:
     zone, begin, end = "America/St_Johns", "2006-10-27T12:00", "2006-10-31T12:00"
     assert [second for second, _ in beginnings(zone, begin, end, 60)] == walked("1/day", zone, begin, end)
     repeated = CalendarWindow("3/day", zone, origin=utc("2006-10-29T03:00") * S)  # 23:30 for the second time
-    assert datetime.fromtimestamp(repeated.origin // S, ZoneInfo(zone)).isoformat() == "2006-10-28T23:30:00-03:30"
+    assert datetime.fromtimestamp(repeated._origin // S, ZoneInfo(zone)).isoformat() == "2006-10-28T23:30:00-03:30"
     assert repeated.take(3, 0) == 0
     assert repeated.peek(1, 0) == 24 * 3_600 * S + 1_800 * S
 

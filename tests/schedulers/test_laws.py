@@ -137,12 +137,12 @@ class Careful(aiorate.Scheduler):
         return 0
 
     def bound(self, window: int, largest: int = 1) -> int | None:
-        return largest + self.rate.permits_in(window)
+        return largest + self.rate._permits_in(window)
 
 
 class PromisesTooMuch(Careful):
     def bound(self, window: int, largest: int = 1) -> int | None:
-        return largest + self.rate.permits_in(window) - 1
+        return largest + self.rate._permits_in(window) - 1
 
 
 class Rounds(Careful):  # the interval to whole nanoseconds: 7 per second become a little more

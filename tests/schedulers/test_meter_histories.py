@@ -139,7 +139,7 @@ def grab(scheduler: Metered, now: int, since: int | None) -> bool:
     if meter is not None:
         meter.until, meter.read = FAR, lambda: now
         if meter.since != (FAR if since is None else since):
-            scheduler.collect()
+            scheduler._collect()
             meter.since = FAR if since is None else since
         taken = meter.grab()
         meter.until, meter.read = 0, int
@@ -153,11 +153,11 @@ def test_grabbing_does_what_taking_one_permit_does(kind: type[PureMeter], late: 
         dice = random.Random(seed)
         made, now, rate = MADE[seed % 7], dice.choice([0, 10**15, 10**18]), dice.choice(RATES)
         grabbed, taken = made(rate), made(rate)
-        grabbed.line = kind(grabbed.line.numbers, grabbed.line.due)
+        grabbed._line = kind(grabbed._line.numbers, grabbed._line.due)
         assert grabbed.take(1, now) == taken.take(1, now)  # begins the schedule
         served, receipts = now, list[int]()
         for _ in range(300):
-            unit, cost = taken.rate.ticks
+            unit, cost = taken.rate._ticks
             permit = min(cost // unit, 10**15) + 1
             now += dice.choice([0, 0, 1, dice.randrange(permit), permit, 100 * permit, SECOND, max(taken.peek(1, now) - now, 1)])
             since = max(served, now - dice.randrange(2 * permit)) if late and dice.random() < 0.7 else None
@@ -182,7 +182,7 @@ def test_grabbing_does_what_taking_one_permit_does(kind: type[PureMeter], late: 
                     case "copy":
                         twin, calls = dice.choice(COPIES), []
                         grabbed, taken = twin(grabbed), twin(taken)
-                        assert type(grabbed.line) is kind
+                        assert type(grabbed._line) is kind
                     case _:
                         calls = [("charge", permits, now)]
                 for call, *arguments in calls:
@@ -190,28 +190,28 @@ def test_grabbing_does_what_taking_one_permit_does(kind: type[PureMeter], late: 
             for look in dice.sample(["peek", "available", "lag", "_rested"], 1):  # each may be the first after a grab
                 ask = (1, now) if look == "peek" else (now,)
                 assert getattr(grabbed, look)(*ask) == getattr(taken, look)(*ask), (seed, look)
-        assert (repr(grabbed), grabbed.spilled) == (repr(taken), taken.spilled)
+        assert (repr(grabbed), grabbed._spilled) == (repr(taken), taken._spilled)
 
 
 def test_a_grab_that_cuts_time_off_joins_no_earlier_take(kind: type[PureMeter]) -> None:
     """The take was booked from an earlier instant of the same reading: its receipt returns one interval, and not what was cut off."""
     scheduler = aiorate.BurstCompensation("1000/s", start=0)
-    scheduler.line = kind(scheduler.line.numbers, scheduler.line.due)
-    scheduler.line.until, scheduler.line.read = FAR, lambda: SECOND
+    scheduler._line = kind(scheduler._line.numbers, scheduler._line.due)
+    scheduler._line.until, scheduler._line.read = FAR, lambda: SECOND
     assert scheduler.take(1, SECOND, since=0) == 0
-    assert scheduler.line.grab()
+    assert scheduler._line.grab()
     scheduler.give_back(1, SECOND, SECOND)
-    assert scheduler.ticks == SECOND + SECOND // 1000
+    assert scheduler._ticks == SECOND + SECOND // 1000
 
 
 def test_a_pool_prepared_by_hand_has_not_begun(kind: type[PureMeter]) -> None:
     """Its tokens are kept. It begins with its first request, however long the machine has been up, and its meter grants nothing before."""
     for prepare in (lambda pool: None, lambda pool: pool.restart(), lambda pool: pool.apply("50/s", 1), lambda pool: pool.refill(5)):
         pool, twin = aiorate.TokenPool("100/s"), aiorate.TokenPool("100/s")
-        pool.line = kind(pool.line.numbers, pool.line.due)
+        pool._line = kind(pool._line.numbers, pool._line.due)
         prepare(pool)
         prepare(twin)
-        pool.line.until = FAR
-        assert not pool.line.grab()
+        pool._line.until = FAR
+        assert not pool._line.grab()
         assert [pool.take(1, now) for now in (SECOND, SECOND, 2 * SECOND)] == [twin.take(1, now) for now in (SECOND, SECOND, 2 * SECOND)]
         assert (pool.waiting, pool.lag(2 * SECOND)) == (twin.waiting, twin.lag(2 * SECOND))

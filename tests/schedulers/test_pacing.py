@@ -29,7 +29,7 @@ def test_half_strict_gives_up_half_of_each_gap() -> None:
     """due 0, asked at 1: next = 0 + 0.5 x 1 + 0.1 = 0.6; then 0.6 + 0.2 + 0.1 = 0.9, then 0.9 + 0.05 + 0.1 = 1.05."""
     pace = BurstCompensation("10/s", strictness=0.5, start=0)
     assert waits(pace, "1 1 1 1 1") == "0 0 0 0.05 0.15"
-    assert pace.spilled == S // 2 + S // 5 + S // 20
+    assert pace._spilled == S // 2 + S // 5 + S // 20
 
 
 def test_giving_up_half_of_a_gap_gains_no_fraction() -> None:
@@ -100,7 +100,7 @@ def test_available_counts_the_slots_that_are_due() -> None:
     pace, idle = TicksAccumulator("10/s", start=0), TicksAccumulator("10/s")
     pace.take(1, S)
     assert [pace.available(now) for now in (0, S // 10 - 1, S // 10, S)] == [0, 0, 1, 10]
-    assert pace.ticks == S // 10
+    assert pace._ticks == S // 10
     assert (idle.available(5 * S), idle.take(1, 5 * S)) == (1, 5 * S)
     assert [idle.available(5 * S + S // 20 * place) for place in range(1, 5)] == [0, 1, 1, 2]
 
@@ -111,9 +111,9 @@ def test_a_returned_slot_brings_its_gap_back() -> None:
         scheduler = BurstCompensation("10/s", start=0)
         scheduler.take(1, 0)
         assert scheduler.take(1, S) == S // 10
-        assert scheduler.spilled == 9 * S // 10
+        assert scheduler._spilled == 9 * S // 10
         scheduler.give_back(1, S, receipt)
-        assert scheduler.spilled == (0 if receipt else 9 * S // 10)
+        assert scheduler._spilled == (0 if receipt else 9 * S // 10)
 
 
 # Stored permits, paid later.
@@ -184,11 +184,11 @@ def test_idle_time_lost_at_a_take_comes_back_with_it() -> None:
     """The take found the store full, and lost idle time. By receipt, nothing was taken and nothing lost."""
     for scheduler in (SmoothBursty("10/s", max_burst=0, start=0), SmoothWarmingUp("10/s", warmup=1, start=0)):
         scheduler.take(1, 0)
-        before = scheduler.spilled
+        before = scheduler._spilled
         scheduler.take(1, 3600 * S)
-        assert scheduler.spilled > before
+        assert scheduler._spilled > before
         scheduler.give_back(1, 3600 * S, 3600 * S)
-        assert scheduler.spilled == before
+        assert scheduler._spilled == before
 
 
 # No drift.

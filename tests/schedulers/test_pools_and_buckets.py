@@ -135,7 +135,7 @@ def test_a_bucket_has_no_lag_and_counts_what_overflowed() -> None:
     waits(bucket, "0:3")
     bucket.take(1, 10 * S + 5, since=10 * S)
     assert bucket.lag(20 * S) == 0
-    assert bucket.spilled == 97 * S // 10
+    assert bucket._spilled == 97 * S // 10
 
 
 def test_schedulers_of_one_rate_share_what_follows_from_it() -> None:

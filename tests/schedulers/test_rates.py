@@ -66,8 +66,8 @@ def test_a_rate_keeps_what_it_was_given() -> None:
     """Windows count by it: 100 in any minute is more than 5 in any three seconds."""
     assert Rate(100, 60) != Rate(5, 3)
     assert Rate(100, 60).per_second == Rate(5, 3).per_second
-    assert not Rate(100, 60).slower_than(Rate(5, 3))
-    assert Rate(99, 60).slower_than(Rate(5, 3))
+    assert not Rate(100, 60)._slower_than(Rate(5, 3))
+    assert Rate(99, 60)._slower_than(Rate(5, 3))
 
 
 def test_a_rate_is_shown_as_people_write_it() -> None:
@@ -102,8 +102,8 @@ def test_of_takes_rates_texts_and_numbers() -> None:
 
 def test_conversions_round_down() -> None:
     rate = Rate.parse("3/s")
-    assert rate.interval_ns == 333_333_333
-    assert [rate.permits_in(ns) for ns in (333_333_333, 333_333_334, 10**27)] == [0, 1, 3 * 10**18]
+    assert rate._interval_ns == 333_333_333
+    assert [rate._permits_in(ns) for ns in (333_333_333, 333_333_334, 10**27)] == [0, 1, 3 * 10**18]
     assert rate.per_second == 3.0
 
 

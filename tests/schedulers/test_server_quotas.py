@@ -129,7 +129,7 @@ def test_a_cap_shows_in_what_is_available() -> None:
     capped.take(2, 0)
     assert capped.available(0) == 1
     assert Capped(full(2), 3, 0, 5 * S).available(0) == 2
-    capped.shift(3 * S)
+    capped._shift(3 * S)
     assert capped.peek(2, 0) == 2 * S
 
 
@@ -217,7 +217,7 @@ def test_words_without_a_rate_keep_the_rate() -> None:
         assert (capped.left(20 * S), capped.left(21 * S)) == (left, later)
     paused = told(1)
     assert paused.take(1, 0) == 0
-    paused.shift(10 * S)
+    paused._shift(10 * S)
     tell(paused, 50)
     assert paused.left(0) == 50
 

@@ -53,7 +53,7 @@ def test_members_follow_a_pause_and_a_restart() -> None:
     paused = AllOf(TokenBucket("1/s", burst=10), CalendarWindow("3/min", "UTC", origin=0))
     begun = AllOf(TicksAccumulator("1/s", start=0), SlidingWindow("2/min", start=0))
     waits(paused, "10:3")
-    paused.shift(40 * S)
+    paused._shift(40 * S)
     begun.restart(10 * S)
     assert waits(paused, "10") == "10"
     assert waits(begun, "10 10 10") == "0 1 60"
@@ -132,4 +132,4 @@ def test_of_what_its_members_lost_the_most_counts() -> None:
     for now in (0, 10 * S):
         assert both.take(1, now) <= now
 
-    assert both.spilled == pool.spilled > 9 * S > bucket.spilled
+    assert both._spilled == pool._spilled > 9 * S > bucket._spilled

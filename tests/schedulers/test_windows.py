@@ -37,6 +37,16 @@ def test_a_sliding_window_forgets_the_entry_of_the_receipt() -> None:
     assert waits(other, "0.5 0.5") == "0 0.5"
 
 
+def test_what_was_charged_at_the_instant_of_a_grant_stays_when_that_grant_comes_back() -> None:
+    """The receipt finds the whole grant, and no more than that."""
+    for permits, charged in [(1, 1), (2, 1), (3, 2), (4, 1)]:
+        window = SlidingWindow("5/s")
+        window.take(permits, 0)
+        window.charge(charged, 0)
+        window.give_back(permits, S // 2, taken=0)
+        assert (window.available(S // 2), window.available(S)) == (5 - charged, 5), (permits, charged)
+
+
 def test_a_refund_forgets_the_oldest_entries_of_a_window() -> None:
     """These say the least about the time to come. Without grants there is nothing to forget, and no extra room."""
     window, empty = SlidingWindow("3/s"), SlidingWindow("3/s")
@@ -150,7 +160,7 @@ def test_permits_of_an_earlier_calendar_window_are_gone() -> None:
 def test_a_pause_moves_the_instants_on_the_calendar() -> None:
     window = CalendarWindow("3/min", "UTC", origin=0)
     waits(window, "10:3")
-    window.shift(40 * S)
+    window._shift(40 * S)
     assert waits(window, "10") == "10"
 
 
