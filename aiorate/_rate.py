@@ -142,7 +142,7 @@ class Rate:
         return as_float(self.permits * NS_PER_SECOND, self.period_ns)
 
     @property
-    def _interval_ns(self) -> int:
+    def interval_ns(self) -> int:
         """Nanoseconds from one permit to the next, rounded down."""
         return self.period_ns // self.permits
 

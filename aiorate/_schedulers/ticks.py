@@ -39,7 +39,7 @@ class TicksAccumulator(Pacing):
         self._setup(rate, start)
 
     @property
-    def _ticks(self) -> int | None:
+    def ticks(self) -> int | None:
         """The start of the next slot of the schedule (ns, rounded up); None before the first call."""
         return None if self._line.due is None else ceil_div(self._line.due - self._stored, self._unit)
 
@@ -50,14 +50,14 @@ class TicksAccumulator(Pacing):
         self._latest, self._line.due, self._stored = None, due, min(self._stored, due - now * self._unit)
 
     def lag(self, now: int) -> int:
-        return 0 if self._ticks is None else max(0, now - self._ticks)
+        return 0 if self.ticks is None else max(0, now - self.ticks)
 
     def _parameters(self) -> str:
         return ""
 
     def __repr__(self) -> str:
         # The next slot as a clock reading in seconds, once there is one.
-        next_at = "" if self._ticks is None else f", next_at={round(ns_to_seconds(self._ticks), 6)}"
+        next_at = "" if self.ticks is None else f", next_at={round(ns_to_seconds(self.ticks), 6)}"
         return f"{type(self).__name__}({str(self.rate)!r}{self._parameters()}{next_at})"
 
     def bound(self, window: int, largest: int = 1) -> int | None:

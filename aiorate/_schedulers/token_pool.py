@@ -70,7 +70,7 @@ class TokenPool(Stored):
     @property
     def max_active(self) -> int:
         """Size of the active pool, in ns."""
-        return self._pool or max(_LEAST_POOL_NS, self._stored * self.rate._interval_ns)
+        return self._pool or max(_LEAST_POOL_NS, self._stored * self.rate.interval_ns)
 
     @property
     def max_over_active(self) -> int:

@@ -76,7 +76,7 @@ class Provider:
         headers = {}
         for name, limit in self.limits.items():
             left = limit.available(now)
-            full_in = (limit.burst - left) * limit.rate._interval_ns / SECOND
+            full_in = (limit.burst - left) * limit.rate.interval_ns / SECOND
             if "tokens" in self.limits:
                 headers[f"x-ratelimit-limit-{name}"] = str(limit.burst)
                 headers[f"x-ratelimit-remaining-{name}"] = str(left)

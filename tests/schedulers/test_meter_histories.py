@@ -201,7 +201,7 @@ def test_a_grab_that_cuts_time_off_joins_no_earlier_take(kind: type[PureMeter]) 
     assert scheduler.take(1, SECOND, since=0) == 0
     assert scheduler._line.grab()
     scheduler.give_back(1, SECOND, SECOND)
-    assert scheduler._ticks == SECOND + SECOND // 1000
+    assert scheduler.ticks == SECOND + SECOND // 1000
 
 
 def test_a_pool_prepared_by_hand_has_not_begun(kind: type[PureMeter]) -> None:

@@ -100,7 +100,7 @@ def test_available_counts_the_slots_that_are_due() -> None:
     pace, idle = TicksAccumulator("10/s", start=0), TicksAccumulator("10/s")
     pace.take(1, S)
     assert [pace.available(now) for now in (0, S // 10 - 1, S // 10, S)] == [0, 0, 1, 10]
-    assert pace._ticks == S // 10
+    assert pace.ticks == S // 10
     assert (idle.available(5 * S), idle.take(1, 5 * S)) == (1, 5 * S)
     assert [idle.available(5 * S + S // 20 * place) for place in range(1, 5)] == [0, 1, 1, 2]
 

@@ -102,7 +102,7 @@ def test_of_takes_rates_texts_and_numbers() -> None:
 
 def test_conversions_round_down() -> None:
     rate = Rate.parse("3/s")
-    assert rate._interval_ns == 333_333_333
+    assert rate.interval_ns == 333_333_333
     assert [rate._permits_in(ns) for ns in (333_333_333, 333_333_334, 10**27)] == [0, 1, 3 * 10**18]
     assert rate.per_second == 3.0
 

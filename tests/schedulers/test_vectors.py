@@ -184,7 +184,7 @@ def test_hybrid_lifecycle(line: Any) -> None:
     pool = aiorate.TokenPool(spec.rate, burst_ratio=spec.burst_ratio)
     started = False
     for op in line["ops"]:
-        cost, had = pool.rate._interval_ns, pool.active + pool.waiting
+        cost, had = pool.rate.interval_ns, pool.active + pool.waiting
         if op["op"] == "take_op":
             assert op["blocked"] is (pool.active < cost)
             if not op["blocked"]:
@@ -217,7 +217,7 @@ def test_rate_spec(line: Any) -> None:
     assert spec.rate.per_second == pytest.approx(expected["rate"], rel=1e-15)
     assert (spec.burst_ratio, spec.verb) == (expected["burst_ratio"], expected["verb"])
     if "ns_per_op" in expected:
-        assert spec.rate._interval_ns == expected["ns_per_op"]
+        assert spec.rate.interval_ns == expected["ns_per_op"]
 
 
 @replayed("ticks.jsonl")
@@ -251,7 +251,7 @@ def test_ticks(line: Any) -> None:
                 if slot >= seen:
                     seen = now
                 assert (max(seen - slot, 0), max(slot - now, 0)) == (op["lateness_ns"], op["slept_ns"])
-                assert ticks._ticks == op["ticks_ns"]
+                assert ticks.ticks == op["ticks_ns"]
         elif op["op"] == "wait_time":
             assert ticks.lag(now) == max(op["wait_ns"], 0)
         elif op["op"] == "set_rate":
