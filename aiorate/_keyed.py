@@ -295,6 +295,9 @@ class Keyed(Generic[K, V]):
             raise LimiterClosed(f"the {self._NAME} is closed, and adds no keys. Create a new one.")
 
     def _make(self, key: K) -> V:
+        if isinstance(key, CoroutineType):  # of which no two are equal: each call would have a full limit
+            key.close()  # or Python would also warn that it was never awaited
+            raise TypeError(f"{self._NAME}: a coroutine cannot be a key. Await it first: keyed.acquire(await find_user()).")
         shared = self._shared
         if self._shared_of is not None:
             given = self._call("shared=", self._shared_of, key)

@@ -98,6 +98,7 @@ class Way:
     max_wait: Duration | None
     feedback: bool
     origin_of: Callable[[Any], str]
+    blocks: bool = False
 
     def __post_init__(self) -> None:
         limiter, call, key, cost, max_wait = self.limiter, self.call, self.key, self.cost, self.max_wait
@@ -112,6 +113,9 @@ class Way:
             raise TypeError(f"{call}: there is only one limit. Leave key= out, or pass one limiter for each key, such as a KeyedLimiter.")
         if isinstance(limit, Budget) and not (cost is None and max_wait is None and self.feedback):
             raise TypeError(f"{call}: a Budget only observes responses. Give no other option, and reserve() around each request.")
+        narrow = limit.scope == "loop" if isinstance(limit, KeyedLimiter) else isinstance(limit, (Limiter, Budget)) and not limit._may_block
+        if self.blocks and narrow:
+            raise RuntimeError(f"{call}: this limiter is for one event loop. For a synchronous client, create it with scope='process'.")
         for name, function in (("key", key), ("cost", cost)):
             if function is not None and not callable(function):
                 raise TypeError(f"{call}: {name} must be a function of the request, such as `lambda request: 1`, not {kind_of(function)}.")

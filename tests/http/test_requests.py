@@ -67,6 +67,7 @@ async def test_a_key_without_a_limiter_says_so() -> None:
         ({}, {"key": lambda request: 7}, LookupError, "7"),
         (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: None}, TypeError, "key must return text, .* not None"),
         (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: []}, TypeError, "hashable.*'list'"),
+        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: asyncio.sleep(0)}, TypeError, "a coroutine cannot be a key"),
         ({}, {"key": lambda request: ([],)}, TypeError, "hashable.*'list'"),
         ({"x": "10/s"}, {"key": lambda request: "x"}, TypeError, r"limiter for 'x' must be a Limiter, not str. Write Limiter\('100/s'\)"),
     ]
