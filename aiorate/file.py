@@ -98,7 +98,12 @@ class _Desks(Generic[D]):
             return second or first
         if first._node.above is not None:
             raise RuntimeError("with a shared limit it is for one event loop. For threads, create all of them with scope='process'.")
-        return self._second.setdefault(None, self._make(scope="process"))
+        second = self._make(scope="process")
+        here, there = first._node.provider, second._node.provider
+        assert isinstance(here, FileSession)
+        assert isinstance(there, FileSession)
+        there.know(here)
+        return self._second.setdefault(None, second)
 
     def _each(self, call: Callable[[D], object]) -> None:
         """Call it with the desk of this thread, and with the other one: in its event loop, if that runs in another thread."""

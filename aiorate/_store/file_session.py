@@ -35,8 +35,13 @@ class FileSession(Talk):
 
     def __init__(self, file: StoreFile, name: str, kind: str, node: Limit, pool: Pool, lease: int) -> None:
         self._file, self._record = file, Record(name, kind, len(pool.parts), pool.calendar is not None)
+        self._booked: Value | None = None  # the record's value when this limit wrote it last
         super().__init__(node, pool, _HORIZON_NS, lease, SLACK_NS)
         pool.answer_ns = 0
+
+    def know(self, other: FileSession) -> None:
+        """Of the same record: what one knows restores the other's if the file is lost."""
+        self._record = other._record
 
     @property
     def state(self) -> str:
@@ -82,9 +87,11 @@ class FileSession(Talk):
         sent, numbers = self._ask_for(runs, within, asked - record.heard, int(asked * US), gone)
 
         def decide(kept: Value | None, at: float) -> tuple[Answer, Value | None, float]:
-            found = Answering(at, numbers, kept, record.told, gone > 0 and kept == record.told)
+            found = Answering(at, numbers, kept, record.told, gone > 0 and kept == self._booked)
             answer, keep = found.answer, found.keep
-            return answer, tuple(answer.numbers) if keep >= 0 else None, keep
+            value = tuple(answer.numbers) if keep >= 0 else None
+            self._booked = value or self._booked  # here: another thread may write as soon as this is over
+            return answer, value, keep
 
         try:
             answer = self._file.ask(record, asked, decide, patient=not node.line.is_waited_in)

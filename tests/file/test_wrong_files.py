@@ -157,6 +157,10 @@ def test_a_file_that_was_removed_or_emptied_is_made_again(tmp_path: Path, monkey
         assert limiter.acquire_blocking() < 1  # not for a moment, in which others may tell more
         assert not bucket(path).try_acquire()
         assert path.stat().st_mode & 0o777 == 0o600
+        limiter = FileLimiter(path, "1/h", name="blocking")
+        assert limiter.acquire_blocking() < 1
+        lose(path)
+        assert not limiter.try_acquire(), "what callers that block took is known to those that do not"
 
 
 def test_a_file_emptied_between_two_looks_has_its_head_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
