@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
     from typing import Literal
 
-    from aiorate._loops.asyncio import AsyncioLoop
     from aiorate._loops.loop import Decider
+    from aiorate._loops.turn import OneLoop
 
 
 class _OpenLock(asyncio.Lock):
@@ -82,7 +82,7 @@ class Filler(Waker):
 
     ticket = FillerTicket  # pyright: ignore[reportAssignmentType]  # called, it makes one
 
-    def __init__(self, decider: Decider, loop: AsyncioLoop, name: str | None) -> None:
+    def __init__(self, decider: Decider, loop: OneLoop, name: str | None) -> None:
         self._decider: Decider | None = decider
         self._loop = loop
         self._label = f"aiorate-filler:{name}" if name else "aiorate-filler"
@@ -128,8 +128,9 @@ class Filler(Waker):
 
     def _start(self) -> None:
         # In an empty context: the task outlives the caller that starts it.
-        self._task = self._loop.native.create_task(self._run(), name=self._label, context=Context())
-        self._task.add_done_callback(self._ended)
+        task: asyncio.Task[None] = self._loop.native.create_task(self._run(), name=self._label, context=Context())
+        self._task = task
+        task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -163,9 +164,10 @@ class Filler(Waker):
             if self._to_notify:
                 self._notify()
             if self._seated:
-                self._sleep = self._loop.native.create_future()
+                sleep: asyncio.Future[None] = self._loop.native.create_future()
+                self._sleep = sleep
                 try:
-                    await self._sleep
+                    await sleep
                 finally:
                     self._sleep = None
             else:
