@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from aiorate._rate import Number, Rate
     from aiorate._tree.node import Node
 
-    Limit = Scheduler | Rate | str | Number
-    Limits = Limit | Sequence[Limit]  # a list or a tuple
+    _One = Scheduler | Rate | str | Number
+    Limits = _One | Sequence[_One]  # a list or a tuple
 
 
 T = TypeVar("T")

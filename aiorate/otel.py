@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, Waited
     from aiorate.adaptive import AdaptiveRate
 
-    Limit = Limiter | KeyedLimiter[Any] | Budget | KeyedBudget[Any]
+    Watched = Limiter | KeyedLimiter[Any] | Budget | KeyedBudget[Any]
     _Use = tuple["_Meters", Tracer]
 
 __all__ = ["instrument"]
@@ -40,7 +40,7 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 
 def instrument(
-    *limiters: Limit | AdaptiveRate, meter_provider: MeterProvider | None = None, tracer_provider: TracerProvider | None = None
+    *limiters: Watched | AdaptiveRate, meter_provider: MeterProvider | None = None, tracer_provider: TracerProvider | None = None
 ) -> Callable[[], None]:
     """Report limiters, budgets and adaptive rates to OpenTelemetry, by metrics and by a span for each wait.
 
@@ -82,10 +82,10 @@ class _Series:
     def __init__(self, name: str | None) -> None:
         self._name = name
         self._counts = Counter[Any]()  # by instrument and dimension; none falls
-        self._limiters: WeakKeyDictionary[Limit, tuple[list[_Use], Counter[Any]]] = WeakKeyDictionary()  # with what is counted of each
-        self._ends: WeakKeyDictionary[Limit, Callable[[], None]] = WeakKeyDictionary()
+        self._limiters: WeakKeyDictionary[Watched, tuple[list[_Use], Counter[Any]]] = WeakKeyDictionary()  # with what is counted of each
+        self._ends: WeakKeyDictionary[Watched, Callable[[], None]] = WeakKeyDictionary()
 
-    def add(self, limiter: Limit, use: _Use) -> Callable[[], None]:
+    def add(self, limiter: Watched, use: _Use) -> Callable[[], None]:
         """Report a limiter, once to each provider, until the function is called that this returns."""
         uses, _ = self._limiters.setdefault(limiter, ([], Counter()))
         if not uses:
@@ -93,7 +93,7 @@ class _Series:
         uses.append(use)
         return partial(self._remove, ref(limiter), use)
 
-    def _remove(self, of: ref[Limit], use: _Use) -> None:
+    def _remove(self, of: ref[Watched], use: _Use) -> None:
         if (limiter := of()) is not None:
             with _lock:
                 uses, counted = self._limiters[limiter]
@@ -114,7 +114,7 @@ class _Series:
         found = {"aiorate.limiter.name": self._name} | {f"aiorate.{attribute}": value for attribute, value in more.items()}
         return {attribute: value for attribute, value in found.items() if value is not None}
 
-    def _count(self, limiter: Limit, counted: Counter[Any]) -> int:
+    def _count(self, limiter: Watched, counted: Counter[Any]) -> int:
         """Add to the counts what is new; returns how many wait."""
         totals = limiter._totals()  # of very many keys, without the lock
         with _lock:
