@@ -116,8 +116,9 @@ class StoreClient:
         word = _Word(session)
         self._decide(self._leave, word)
         await word.heard()
-        if self._thread is not None and not self._runs:
-            self._thread.join()
+        thread = self._thread  # first: another may start meanwhile
+        if thread is not None and not self._runs:
+            thread.join()
 
     def _leave(self, word: _Word) -> None:
         self._leaving.append(word)
