@@ -16,6 +16,7 @@ from helpers.threads import EACH_KIND, LoopThread, call_in_thread, in_thread, lo
 
 import aiorate
 from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
+from aiorate._tree.deciding import decisions
 from aiorate.testing import ManualClock
 
 
@@ -328,3 +329,21 @@ def test_on_event_of_an_eviction_may_use_the_keys() -> None:
 
     assert 20 == keyed.evict()
     assert ["evictions"] == list(keyed)
+
+
+def test_a_caller_that_is_interrupted_after_the_decision_has_spent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by Ctrl-C, once the permits are taken and before the call returns."""
+    limiter = Limiter(TokenBucket("1/h", burst=4), scope="process")
+    run = type(decisions).run
+
+    def interrupted(*arguments: Any) -> None:
+        run(*arguments)
+        raise KeyboardInterrupt
+
+    for call in (limiter.try_acquire, limiter.acquire_blocking):
+        with monkeypatch.context() as patched:
+            patched.setattr(type(decisions), "run", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                call(2)
+        decisions.settle()
+        assert (4, 0) == (limiter.statistics().available, limiter.statistics().granted), call
