@@ -23,7 +23,7 @@ from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._tree.node import undo
 from aiorate._tree.refusals import Refusals
-from aiorate._tree.supply import hold, kept
+from aiorate._tree.supply import make_final, make_returnable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Iterator
@@ -322,7 +322,7 @@ class Lease(Block["Lease"]):
     def _has(self, amounts: Amounts, waited: int, taken: Taken) -> Lease:
         """What was taken is held from now on."""
         self._taken = taken
-        self._budget._node.tree.run(hold, taken)
+        self._budget._node.tree.run(make_returnable, taken)
         self.limited_by = amounts.waited_for if waited else None
         self.waited, self._state = ns_to_seconds(waited), "reserved"
         return self
@@ -372,7 +372,7 @@ class Lease(Block["Lease"]):
                     more = tuple([used.get(place, amount) - amount for place, amount in reserved.items()])
                     _correct(self._budget._node, Amounts(self._budget._names, more), taken)
             finally:
-                kept(taken)
+                make_final(taken)
 
     def __del__(self) -> None:
         try:  # not suppress(), which may be gone as the interpreter ends

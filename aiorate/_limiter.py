@@ -154,7 +154,7 @@ class Limiter(Base, Block[float]):
             raise LimiterClosed(f"try_acquire(): {CLOSED}")
         if node.above_on_demand():
             raise ACQUIRE.no_lease("try_acquire()")
-        node.count().refused += 1
+        node.own_counters().refused += 1
         return False
 
     def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
@@ -286,7 +286,7 @@ class Limiter(Base, Block[float]):
         """Start over: as full as the strategy begins, without debt or pause, with all counters at 0. Callers in the queue stay there."""
         self._change(self._node.reset)
         if self._places is not None:
-            self._change(self._places.count().clear)
+            self._change(self._places.own_counters().clear)
 
     def apply(self, spec: RateSpec | str) -> None:
         """Apply a `RateSpec`, or its text such as ``"12000,1.1,start"``: a rate, a burst ratio and a verb.

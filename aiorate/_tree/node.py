@@ -18,7 +18,7 @@ from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
 from aiorate._schedulers.token_pool import TokenPool
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.line import NOBODY, Line
-from aiorate._tree.supply import SAME, Supply, hold, kept, limited_by, take_all
+from aiorate._tree.supply import SAME, Supply, limited_by, make_final, make_returnable, take_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -293,10 +293,10 @@ class Node(Supply):
                 except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
                     permitted.give_back(permits, now, now)
                     continue
-                if not woken:  # as hold(), without a call for each grant
+                if not woken:  # as make_returnable(), without a call for each grant
                     scheduler._receipts = True
                 woken += 1
-                self.taken += permits
+                self.unmetered += permits
                 self.resuming += 1
                 self.returnable += 1
                 tree.resuming += 1
@@ -319,7 +319,7 @@ class Node(Supply):
             first = node.line.first()
             key, permits = (None, 0) if first is None else (first, first.stood) if isinstance(first, Node) else (first[0], first[1])
             if first is None or node.standing is not key or node.stood != node.permits_above(permits):
-                return _again(path, node)  # another is first now than when it joined the line above
+                return _stand_anew(path, node)  # another is first now than when it joined the line above
             path.append((node, permits, node.now()))
             if isinstance(first, Node):
                 node = first
@@ -345,9 +345,9 @@ class Node(Supply):
         try:
             ticket.set_result((at, taken, node.read(), waited_for))
         except InvalidStateError:  # as in _serve()
-            undo(taken, held=False, look=False)
-            return _again(path, node)
-        hold(taken, 1)
+            undo(taken, returnable=False, look=False)
+            return _stand_anew(path, node)
+        make_returnable(taken, 1)
         self.tree.resuming += 1
         lower: Node | None = None
         for limit, _, _ in reversed(path):
@@ -389,7 +389,7 @@ class Node(Supply):
         request = line.first_request()
         while request is not None:
             line.remove_first()
-            request[0].set_result(again(error))
+            request[0].set_result(copy_of(error))
             request = line.first_request()
         for flow, below in line.below():
             below.standing = None
@@ -464,7 +464,7 @@ class Node(Supply):
             level.look_now()
         late = list(over)  # that are still in line
         for ticket, permits, _, _ in late:
-            self.noted.refused += 1
+            self.wait_counters.refused += 1
             self.line.leave(ticket, permits)
         more: int | None = 0
         for place, (ticket, permits, limit, refusals) in enumerate(late):
@@ -487,17 +487,17 @@ class Node(Supply):
             self.waker, self.line = None, NOBODY
 
 
-def undo(taken: Taken, held: bool = True, look: bool = True, tasks: int = 0) -> None:
+def undo(taken: Taken, returnable: bool = True, look: bool = True, tasks: int = 0) -> None:
     """What a request took comes back, as it was not made, and the next moves up. A grant of before a reset stays spent."""
     failed: Exception | None = None
     for limit, permits, instant in taken:
-        limit.count().cancelled += not limit.is_places  # a request for a place is one of the limit above
+        limit.own_counters().cancelled += not limit.is_places  # a request for a place is one of the limit above
         try:
             limit.credit(permits, instant)
         except Exception as error:  # of a strategy: the other limits get theirs back all the same
             failed = error
-    if held:
-        kept(taken, tasks)
+    if returnable:
+        make_final(taken, tasks)
     if look:
         for limit, _, _ in taken:
             limit.look_if_alive()
@@ -505,7 +505,7 @@ def undo(taken: Taken, held: bool = True, look: bool = True, tasks: int = 0) -> 
         raise failed
 
 
-def _again(path: list[tuple[Node, Permits, int]], node: Node) -> int:
+def _stand_anew(path: list[tuple[Node, Permits, int]], node: Node) -> int:
     """Have the limits of the path stand above anew."""
     limits = [limit for limit, _, _ in path[1:]]
     for limit in [*limits, *([] if node in limits else [node])]:
@@ -515,7 +515,7 @@ def _again(path: list[tuple[Node, Permits, int]], node: Node) -> int:
     return 0
 
 
-def again(error: BaseException) -> BaseException:
+def copy_of(error: BaseException) -> BaseException:
     """Another instance of the error: raised in many tasks, a single one would collect the frames of them all."""
     from copy import copy
 
