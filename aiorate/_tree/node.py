@@ -9,6 +9,7 @@ Knows nothing of how a rate is computed, or of what kind of loop runs.
 from __future__ import annotations
 
 from asyncio import InvalidStateError
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from aiorate._loops.table import running_loop
@@ -18,7 +19,7 @@ from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
 from aiorate._schedulers.token_pool import TokenPool
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.line import NOBODY, Line
-from aiorate._tree.supply import SAME, Supply, limited_by, make_final, make_returnable, take_all
+from aiorate._tree.supply import SAME, Supply, make_final, make_returnable, take_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -219,12 +220,12 @@ class Node(Supply):
             self.due = now - late
             tree.agenda.wake(self, None)
             if self.standing is standing and self.stood == up:
-                self.stood = up
+                self.stood = up  # equal amounts, but perhaps of another request, which notes what it waited for
                 return moved
             moved = self._leave_above() or moved
             if self.flow is None:
                 self.flow = Flow(1)
-            self.standing, self.stood, self.since = standing, up, above.now() - min(late, above.catch_up)
+            self.standing, self.stood, self.stands_since = standing, up, above.now() - min(late, above.catch_up)
             may_be_first = above.line.join_below(self.flow, up, self)
             return above if moved is not None or may_be_first else None
 
@@ -247,12 +248,12 @@ class Node(Supply):
 
     def _serve(self, now: int, only: bool = False) -> None:
         """Grant what is due, in order, and set the timer for the next. ``only`` those that take nothing above."""
-        line, scheduler, tree, limit = self.line, self.scheduler, self.tree, self.catch_up
+        line, scheduler, tree, catch_up = self.line, self.scheduler, self.tree, self.catch_up
         loop, permitted = tree.loop, self.permitted
         assert loop is not None
-        earliest, reading = now - limit, now + self.offset
+        earliest, reading = now - catch_up, now + self.offset
         due = now if self.due is None else self.due
-        late = min(max(now - due, 0), limit)
+        late = min(max(now - due, 0), catch_up)
         spilled = scheduler._spilled if due < earliest else None  # too late to make up for all
         woken, served, watched = 0, now, self.watch
         taken: Taken = ()
@@ -308,7 +309,7 @@ class Node(Supply):
 
     def _due_of(self, below: Node, now: int) -> int:
         """When the first of that limit, which is due here now, became due: so much later somebody looks."""
-        since = min(max(below.since, now - self.catch_up), now)
+        since = min(max(below.stands_since, now - self.catch_up), now)
         return min(self.permitted.peek(below.stood, since), now) if below.stood and self.scheduler.books_since else since
 
     def _grant_below(self, below: Node, now: int, late: int) -> int | None:
@@ -341,7 +342,7 @@ class Node(Supply):
                 limit._look()
             return 0
         ticket, permits, _since = request
-        waited_for = limited_by(taken) if node.watch is not None else None
+        waited_for = _limited_by(taken) if node.watch is not None else None
         try:
             ticket.set_result((at, taken, node.read(), waited_for))
         except InvalidStateError:  # as in _serve()
@@ -467,13 +468,13 @@ class Node(Supply):
             self.wait_counters.refused += 1
             self.line.leave(ticket, permits)
         more: int | None = 0
-        for place, (ticket, permits, limit, refusals) in enumerate(late):
+        for place, (ticket, permits, most_ns, refusals) in enumerate(late):
             if place < _ESTIMATED:
                 try:
                     more = self.wait_for(permits, self.now())
                 except Exception:  # of a strategy, a clock, or a store that is lost: those that left the line must be told
                     more = None
-            ticket.set_result(refusals.overdue(permits, limit, more))
+            ticket.set_result(refusals.overdue(permits, most_ns, more))
         if any(ticket is self.line.head for ticket, _, _, _ in late):
             self.look_if_alive()
 
@@ -485,6 +486,15 @@ class Node(Supply):
         if self.waker is not None:
             self.waker.retire()
             self.waker, self.line = None, NOBODY
+
+
+def _limited_by(path: Taken) -> str | None:
+    """The highest limit in whose line the request, or one before it, waited."""
+    own = path[0][0]
+    for (above, _, now), (below, _, _) in pairwise(reversed(path)):
+        if below.stands_since < now:
+            return "max_concurrency" if above.is_places else None if below is own and own.is_places else above.name or "shared"
+    return "max_concurrency" if own.is_places else None
 
 
 def undo(taken: Taken, returnable: bool = True, look: bool = True, tasks: int = 0) -> None:

@@ -6,7 +6,6 @@ Knows nothing of how a rate is computed (it never multiplies or divides), or of 
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
 from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -89,7 +88,7 @@ class Supply(Timeline):
         "resuming",
         "returnable",
         "scheduler",
-        "since",
+        "stands_since",
         "tree",
         "unmetered",
         "waited_above",
@@ -149,8 +148,8 @@ class Supply(Timeline):
         """Grants from here whose tasks have not gone on yet."""
         self.returnable: int = 0
         """Grants from here that may still come back: these, and those of leases."""
-        self.since: int = 0
-        """The instant of the limit above since which the first here stands there."""
+        self.stands_since: int = 0
+        """The instant of the limit above since which the first here stands in line there."""
         self.waited_above: Callable[[Permits], None] | None = None
         """Told of the permits of a request here that waited for the limit above, just before they are granted."""
 
@@ -386,7 +385,7 @@ def take_all(path: Sequence[tuple[S, Permits, int]], instants: Sequence[int | No
     for index in range(len(path) - 1, -1, -1):
         limit, permits, now = path[index]
         if waited:
-            if before is not None and limit.since < before and limit.waited_above is not None:
+            if before is not None and limit.stands_since < before and limit.waited_above is not None:
                 limit.waited_above(permits)
             before = now
         try:
@@ -406,15 +405,6 @@ def _take_none(path: Sequence[tuple[Supply, Permits, int]]) -> None:
     for limit, permits, instant in path:
         limit.permitted.give_back(permits, instant, instant)
         limit.unmetered -= permits
-
-
-def limited_by(path: Sequence[tuple[Supply, Permits, int]]) -> str | None:
-    """The highest limit in whose line the request, or one before it, waited."""
-    own = path[0][0]
-    for (above, _, now), (below, _, _) in pairwise(reversed(path)):
-        if below.since < now:
-            return "max_concurrency" if above.is_places else None if below is own and own.is_places else above.name or "shared"
-    return "max_concurrency" if own.is_places else None
 
 
 def make_returnable(path: Sequence[tuple[Supply, Permits, int]], tasks: int = 0) -> None:
