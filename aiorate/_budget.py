@@ -23,7 +23,7 @@ from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._tree.node import undo
 from aiorate._tree.refusals import Refusals
-from aiorate._tree.supply import hold, kept
+from aiorate._tree.supply import make_final, make_returnable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Iterator
@@ -152,7 +152,7 @@ class Budget(Base):
         """
         if on_error is not None:
             check_on_error("reserve(on_error)", on_error)
-        limit = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)", NO_BOUND)
+        most_ns = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)", NO_BOUND)
         self._check_amounts("reserve", amounts)
         wanted = {**self._unnamed, **amounts}
         granted = self._lowered(wanted)
@@ -162,15 +162,15 @@ class Budget(Base):
                     self._told.add(place)
                     told = Event("clamped", self._node.name, key=place, permits=amount)
                     self._node.tree.post(partial(self._node.tell, told))
-        return Lease(self, granted, limit, self._on_error if on_error is None else on_error)
+        return Lease(self, granted, most_ns, self._on_error if on_error is None else on_error)
 
-    def _enter(self, amounts: Amounts, limit: int | None) -> Coroutine[Any, Any, tuple[int, Taken]]:
+    def _enter(self, amounts: Amounts, most_ns: int | None) -> Coroutine[Any, Any, tuple[int, Taken]]:
         """Wait for the amounts: gives the ns waited, and what was taken. For `Lease`."""
-        return self._node.acquire(amounts, limit, self._max_waiting, self._refusals)
+        return self._node.acquire(amounts, most_ns, self._max_waiting, self._refusals)
 
-    def _enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
+    def _enter_blocking(self, amounts: Amounts, most_ns: int | None) -> tuple[int, Taken]:
         """As `_enter`, in a thread without an event loop, which it blocks. For `Lease`."""
-        return self._node.wait_blocking(amounts, limit, self._max_waiting, self._refusals)
+        return self._node.wait_blocking(amounts, most_ns, self._max_waiting, self._refusals)
 
     def _limit_of(self, feedback: Feedback, quota: Quota) -> tuple[Limit, str | None] | None:
         """The dimension that has the quota's name or unit."""
@@ -274,12 +274,12 @@ class Lease(Block["Lease"]):
     block.
     """
 
-    __slots__ = ("_amounts", "_budget", "_limit", "_on_error", "_state", "_taken", "limited_by", "waited")
+    __slots__ = ("_amounts", "_budget", "_most_ns", "_on_error", "_state", "_taken", "limited_by", "waited")
 
-    def __init__(self, budget: Budget, amounts: dict[str, int], limit: int | None, on_error: OnError) -> None:
+    def __init__(self, budget: Budget, amounts: dict[str, int], most_ns: int | None, on_error: OnError) -> None:
         self._budget = budget
         self._amounts = amounts
-        self._limit = limit
+        self._most_ns = most_ns
         self._on_error = on_error
         self._state: Literal["not entered", "waiting", "refused", "reserved", "settled", "over"] = "not entered"
         self._taken: Taken = ()  # while it is held
@@ -296,7 +296,7 @@ class Lease(Block["Lease"]):
     async def _enter(self) -> Lease:
         amounts = self._begin()
         try:
-            return self._has(amounts, *await self._budget._enter(amounts, self._limit))
+            return self._has(amounts, *await self._budget._enter(amounts, self._most_ns))
         except BaseException as error:
             self._failed(error)
             raise
@@ -304,7 +304,7 @@ class Lease(Block["Lease"]):
     def _enter_blocking(self) -> Lease:
         amounts = self._begin()
         try:
-            return self._has(amounts, *self._budget._enter_blocking(amounts, self._limit))
+            return self._has(amounts, *self._budget._enter_blocking(amounts, self._most_ns))
         except BaseException as error:  # also one of a signal handler
             self._failed(error)
             raise
@@ -322,7 +322,7 @@ class Lease(Block["Lease"]):
     def _has(self, amounts: Amounts, waited: int, taken: Taken) -> Lease:
         """What was taken is held from now on."""
         self._taken = taken
-        self._budget._node.tree.run(hold, taken)
+        self._budget._node.tree.run(make_returnable, taken)
         self.limited_by = amounts.waited_for if waited else None
         self.waited, self._state = ns_to_seconds(waited), "reserved"
         return self
@@ -372,7 +372,7 @@ class Lease(Block["Lease"]):
                     more = tuple([used.get(place, amount) - amount for place, amount in reserved.items()])
                     _correct(self._budget._node, Amounts(self._budget._names, more), taken)
             finally:
-                kept(taken)
+                make_final(taken)
 
     def __del__(self) -> None:
         try:  # not suppress(), which may be gone as the interpreter ends

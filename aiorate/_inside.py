@@ -23,10 +23,10 @@ class Inside:
 
     __slots__ = ("node", "places")
 
-    def __init__(self, size: int, limiter: Limit) -> None:
+    def __init__(self, size: int, limit: Limit) -> None:
         self.places: Places = Places(size)
-        self.node: Limit = type(limiter)(self.places, 0, limiter.tree)
-        self.node.share(limiter)
+        self.node: Limit = type(limit)(self.places, 0, limit.tree)
+        self.node.share(limit)
         self.node.is_places = True
 
     @staticmethod

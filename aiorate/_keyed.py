@@ -89,7 +89,7 @@ class Keyed(Generic[K, V]):
         self._shared: V | None = None if by_key or shared is None else self._check_shared(f"{self._NAME}(shared)", shared)
         self._kept: OrderedDict[K, V] = OrderedDict()  # the one that was unused for longest first
         self._left = _APART  # uses until the next look at the oldest
-        self._now = 0 if self._idle is None else -1  # the uses until the last one; below 0: keys go by the clock instead
+        self._uses = 0 if self._idle is None else -1  # how often any key was used, or -1: keys go by the clock instead
         self._closed = False
         self._watch: Watch | None = None
         if on_wait is not None:
@@ -127,8 +127,8 @@ class Keyed(Generic[K, V]):
         if member is None:
             member = self._add(key)
         node = member._node
-        if node.used != self._now:
-            node.used = node.read() if self._now < 0 else self._now
+        if node.used != self._uses:
+            node.used = node.read() if self._uses < 0 else self._uses
             if self._process:
                 self._move(key)
             else:
@@ -136,8 +136,8 @@ class Keyed(Generic[K, V]):
         self._left -= 1
         if self._left <= 0:
             self._left = _APART
-            if self._now >= 0:
-                self._now += _APART
+            if self._uses >= 0:
+                self._uses += _APART
             self._look(_MORE * _APART)
         return member
 
@@ -277,7 +277,7 @@ class Keyed(Generic[K, V]):
         made: V | None = None
         try:
             made = self._make(key)
-            if self._now < 0 or len(self._kept) >= self._max_keys:  # uses may be rare
+            if self._uses < 0 or len(self._kept) >= self._max_keys:  # uses may be rare
                 self._look(_MORE, room=1)
             return made
         finally:
@@ -331,7 +331,7 @@ class Keyed(Generic[K, V]):
                 key = next(iter(self._kept))
                 node = self._kept[key]._node
             try:
-                now = node.read() if self._now < 0 else self._now
+                now = node.read() if self._uses < 0 else self._uses
             except Exception:  # of a clock: a caller of that key sees it, not callers of others
                 now = node.used
             if len(self._kept) + room <= self._max_keys and now - node.used <= (self._idle or _UNUSED):
@@ -463,7 +463,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
     def _member(self, key: K, made: object, shared: Limiter | None) -> Limiter:
         if type(made) is not str and isinstance(limiter := getattr(made, "limiter", made), Limiter):  # that of an AdaptiveRate
             if limiter is not made and self._idle is None:
-                self._idle, self._now = _REMEMBERED, -1
+                self._idle, self._uses = _REMEMBERED, -1
             return super()._member(key, limiter, shared)
         name, tree = key if isinstance(key, str) else None, self._tree if shared is None else shared._node.tree
         limiter = Limiter.__new__(Limiter)  # its options are checked

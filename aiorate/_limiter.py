@@ -111,7 +111,7 @@ class Limiter(Base, Block[float]):
             LimiterClosed: The limiter was closed.
             ValueError: The limiter can never grant that many permits at once.
         """
-        limit = None if max_wait is None else duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
+        most_ns = None if max_wait is None else duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
         if permits is not _ONE:
             self._check("acquire()", permits)
         elif self._meter.grab():
@@ -119,9 +119,9 @@ class Limiter(Base, Block[float]):
         node, tree = self._node, self._node.tree
         if tree.threads and permits is _ONE and not starved_here() and self._meter.grab(True):
             return 0.0
-        ticket, at, asked, _ = node.ask(permits, limit, self._max_waiting)
+        ticket, at, asked, _ = node.ask(permits, most_ns, self._max_waiting)
         if ticket is None and at == NOT_GRANTED:
-            ticket, at, asked, _ = await node.ask_again(permits, limit, self._max_waiting)
+            ticket, at, asked, _ = await node.ask_again(permits, most_ns, self._max_waiting)
         if ticket is None:
             return 0.0
         epoch, loop, waker, decided = tree.epoch, tree.loop, node.waker, ticket.done()
@@ -154,7 +154,7 @@ class Limiter(Base, Block[float]):
             raise LimiterClosed(f"try_acquire(): {CLOSED}")
         if node.above_on_demand():
             raise ACQUIRE.no_lease("try_acquire()")
-        node.count().refused += 1
+        node.own_counters().refused += 1
         return False
 
     def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
@@ -167,8 +167,8 @@ class Limiter(Base, Block[float]):
         """
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
-        limit = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
-        return self._node.wait_blocking(permits, limit, self._max_waiting)[0] / NS_PER_SECOND
+        most_ns = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
+        return self._node.wait_blocking(permits, most_ns, self._max_waiting)[0] / NS_PER_SECOND
 
     async def __aenter__(self) -> float:
         """Acquire one permit. ``as waited`` gets the seconds spent waiting. With ``max_concurrency``, wait for a free place first."""
@@ -286,7 +286,7 @@ class Limiter(Base, Block[float]):
         """Start over: as full as the strategy begins, without debt or pause, with all counters at 0. Callers in the queue stay there."""
         self._change(self._node.reset)
         if self._places is not None:
-            self._change(self._places.count().clear)
+            self._change(self._places.own_counters().clear)
 
     def apply(self, spec: RateSpec | str) -> None:
         """Apply a `RateSpec`, or its text such as ``"12000,1.1,start"``: a rate, a burst ratio and a verb.

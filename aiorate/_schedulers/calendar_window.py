@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._rate import NS_PER_SECOND, Rate
 from aiorate._schedulers.interface import check_give_back, check_ns, check_permits, check_window
-from aiorate._schedulers.window import NEVER, Window, in_period, whole_rate
+from aiorate._schedulers.window import LONG_AGO, Window, in_period, whole_rate
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
@@ -58,7 +58,7 @@ class CalendarWindow(Window):
         self.rate = _checked(Rate._of(rate))
         self._tz = tz
         self._origin: int = origin  # the Unix time, in ns, of the instant 0
-        self.reset(NEVER if start is None else start)
+        self.reset(LONG_AGO if start is None else start)
 
     @property
     def _described(self) -> str:

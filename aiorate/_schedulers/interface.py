@@ -162,7 +162,7 @@ class Scheduler(ABC):
         return [(max(1, self.rate._permits_in(NS_PER_SECOND)) if most is None else most, self.rate)]
 
     def _standings(self, now: int) -> list[tuple[int, int]]:
-        """For each of the `quotas`: the permits available at ``now``, and the instant at which there is one more, if none is taken."""
+        """For each of the `_quotas`: the permits available at ``now``, and the instant at which there is one more, if none is taken."""
         left, most = self.available(now), self.max_permits
         return [(left, now if most is not None and left >= most else self.peek(left + 1, now))]
 

@@ -20,10 +20,10 @@ _MOST_WINDOWS = 32  # a second's, a minute's and a day's window, in what many re
 _MOST_BUCKETS = 8  # a bucket of each name
 _ON_THE_WAY_NS = 5_000_000_000  # requests granted longer ago have reached the server, which has counted them
 _EXACT = 10  # times its error: a time that long tells the rate
-_PLENTY = _NEVER = 1 << 198  # permits where a quota is over; and when a bucket ends
+_PLENTY = _NO_END = 1 << 198  # permits where a quota is over; and when a bucket ends
 
 
-class _Quota:
+class _Remainder:
     """What a server said of a quota at an instant of the limiter's. It is asked as a member of an `AllOf` is.
 
     A window allows what is left until it ends, and anything afterwards. A bucket never ends. It is an estimate of the server's, from what
@@ -41,7 +41,7 @@ class _Quota:
         *("doubted", "level", "most", "until"),
     )
 
-    def __init__(self, left: int, size: int, gain: int, full_in: int, now: int, at: int, in_flight: int = 0, until: int = _NEVER) -> None:
+    def __init__(self, left: int, size: int, gain: int, full_in: int, now: int, at: int, in_flight: int = 0, until: int = _NO_END) -> None:
         self.level = (left - in_flight) * full_in
         self.until = until
         self.doubted = 0  # of a window: permits in flight, which the server has counted or not
@@ -153,8 +153,8 @@ class ServerQuotas(AllOf):
 
     def __init__(self, strategy: Scheduler) -> None:
         self.members = self._permitted = (strategy,)
-        self._windows: list[_Quota] = []  # the first to end comes first
-        self._buckets: dict[str, _Quota] = {}
+        self._windows: list[_Remainder] = []  # the first to end comes first
+        self._buckets: dict[str, _Remainder] = {}
 
     def heed(self, quota: Quota, paused: bool, now: int, held_for: int, in_flight: int) -> bool:
         """Heed what is left of a quota. Its time runs from now, also in a pause that has lasted ``held_for``. False: that is nothing new.
@@ -208,7 +208,7 @@ class ServerQuotas(AllOf):
         if len(windows) == _MOST_WINDOWS:
             last = windows.pop()
             left, until, doubted = min(left, last.level), max(until, last.until), 0
-        windows.append(window := _Quota(left, _PLENTY, 0, 1, now, now, 0, until))
+        windows.append(window := _Remainder(left, _PLENTY, 0, 1, now, now, 0, until))
         window.doubted = doubted
         windows.sort(key=attrgetter("until"))
         self._permitted = (*self.members, *windows, *self._buckets.values())
@@ -231,7 +231,7 @@ class ServerQuotas(AllOf):
         if name in buckets:
             buckets[name].tell(left, size, full_in, now, at, error, in_flight)
         else:
-            buckets[name] = _Quota(left, size, size - left, told, now, at, in_flight)
+            buckets[name] = _Remainder(left, size, size - left, told, now, at, in_flight)
         self._permitted = (*self.members, *self._windows, *buckets.values())
         return True
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from aiorate._rate import Number
 
 
-NEVER = -(1 << 198)
-"""In place of an instant that has not come: before all others."""
+LONG_AGO = -(1 << 198)
+"""Before all other instants."""
 _DAY_NS = 86_400 * NS_PER_SECOND
 _FLOATS = 10**14  # a product of floats is exact to one part in this
 _MANY_GONE = 3  # entries, before they are cut off
@@ -85,7 +85,7 @@ class SlidingWindow(Window):
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
         check_ns("start", start, optional=True)
         self.rate = whole_rate(Rate.of(rate), "SlidingWindow")
-        self.reset(NEVER if start is None else start)
+        self.reset(LONG_AGO if start is None else start)
 
     def _enter(self, permits: int, now: int) -> None:
         self._forget(now)

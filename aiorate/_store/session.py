@@ -353,7 +353,7 @@ class StoreSession(Talk):
             pool.levels = [None] * len(pool.parts)
         lost = self._lost_at is not None and not self._degraded
         if lost or not self._open or pool.outage == "wait" or node.held_at is not None:
-            node.noted.refused += 1
+            node.wait_counters.refused += 1
             raise refusals.too_long(permits, 0, node.wait_for(permits, node.now()))
         self._once = True
 

@@ -13,7 +13,7 @@ from aiorate._schedulers.interface import Scheduler
 from aiorate._tree.line import outcome_of
 from aiorate._tree.node import Node, undo
 from aiorate._tree.refusals import ACQUIRE
-from aiorate._tree.supply import SAME, hold, kept
+from aiorate._tree.supply import SAME, make_final, make_returnable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ class Limit(Node):
         self,
         permits: Permits,
         most_ns: int | None = None,
-        most: Admission | None = None,
+        admission: Admission | None = None,
         refusals: Refusals = ACQUIRE,
         since: int | None = None,
         ticket: Ticket | None = None,
@@ -64,10 +64,10 @@ class Limit(Node):
 
         Returns no ticket, the instant for which the request is scheduled, 0 and what was taken, if it is granted at once; otherwise a
         ticket for `wait`, `NOT_GRANTED`, and the clock's reading. In a starved loop, grants come with a decided ticket, and what would be
-        refused with none: the caller lets the loop turn, and goes on or calls `ask_again`. ``most`` raises if too many wait. ``ticket`` is
-        that of a caller in another thread, and ``turns`` whether its loop is starved.
+        refused with none: the caller lets the loop turn, and goes on or calls `ask_again`. ``ticket`` is that of a caller in another
+        thread, and ``turns`` whether its loop is starved.
         """
-        above, bounded = self.above, most_ns is not None or most is not None
+        above, bounded = self.above, most_ns is not None or admission is not None
         if above is None and not bounded and ticket is None and self.line.head is not None and not self.closed:
             asked = self.read()
             return self.join(permits, since, None), NOT_GRANTED, asked, ()  # there is nothing else to ask
@@ -79,7 +79,7 @@ class Limit(Node):
                     turns = loop is not None and loop.starved()
                 if turns:
                     return None, NOT_GRANTED, 0, ()
-                self._admit(permits, most_ns, most, refusals)
+                self._admit(permits, most_ns, admission, refusals)
         except Exception:
             if turns or (turns is None and loop is not None and loop.starved()):
                 return None, NOT_GRANTED, 0, ()
@@ -99,46 +99,46 @@ class Limit(Node):
             turns = loop is not None and taken[0][2] + self.offset >= loop.check.until and loop.starved()
         if not turns:
             return None, at, 0, taken
-        hold(taken, 1)
+        make_returnable(taken, 1)
         self.tree.resuming += 1
         ticket, reading = ticket or self.ticket(), self.read()
         ticket.set_result((at, taken, reading, None))
         return ticket, at, reading, ()
 
-    def _admit(self, permits: Permits, most_ns: int | None, most: Admission | None, refusals: Refusals) -> None:
+    def _admit(self, permits: Permits, most_ns: int | None, admission: Admission | None, refusals: Refusals) -> None:
         """Raise the error of a request that was refused and may not wait in line, or not for ``most_ns``."""
         if self.shut:
             raise refusals.closed()
-        if most is not None:
-            most.check(permits, refusals)
+        if admission is not None:
+            admission.check(permits, refusals)
         if most_ns is not None:
             wait = self.wait_for(permits, self.now())
             if wait is None or wait > most_ns:
                 if not most_ns and self.above_on_demand():
                     raise refusals.no_lease()
-                self.noted.refused += 1
+                self.wait_counters.refused += 1
                 raise refusals.too_long(permits, most_ns, wait)
 
     async def ask_again(
-        self, permits: Permits, most_ns: int | None, most: Admission | None, refusals: Refusals = ACQUIRE, since: int | None = None
+        self, permits: Permits, most_ns: int | None, admission: Admission | None, refusals: Refusals = ACQUIRE, since: int | None = None
     ) -> Answer:
         """`ask`, once the starved loop has turned: nobody who only asks, and is refused, keeps it from its other tasks."""
         assert self.tree.loop is not None  # it is starved
         await self.tree.loop.turn()
-        return self.ask(permits, most_ns, most, refusals, since, turns=False)
+        return self.ask(permits, most_ns, admission, refusals, since, turns=False)
 
     async def acquire(
         self,
         permits: Permits,
         most_ns: int | None = None,
-        most: Admission | None = None,
+        admission: Admission | None = None,
         refusals: Refusals = ACQUIRE,
         since: int | None = None,
     ) -> tuple[int, Taken]:
         """`ask`, and wait. Returns the nanoseconds waited, and what was taken."""
-        ticket, at, asked, taken = self.ask(permits, most_ns, most, refusals, since)
+        ticket, at, asked, taken = self.ask(permits, most_ns, admission, refusals, since)
         if ticket is None and at == NOT_GRANTED:
-            ticket, at, asked, taken = await self.ask_again(permits, most_ns, most, refusals, since)
+            ticket, at, asked, taken = await self.ask_again(permits, most_ns, admission, refusals, since)
         if ticket is None:
             return 0, taken
         waited, _, taken = await self.wait(ticket, permits, asked)
@@ -181,27 +181,27 @@ class Limit(Node):
     def _went_on(self, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
         if epoch == self.tree.epoch:
             self.tree.resuming -= 1
-            kept(taken, 1)
+            make_final(taken, 1)
         if waited > 0:
-            self.noted.note(waited)
+            self.wait_counters.note(waited)
 
     def give_up(self, ticket: Ticket, permits: Permits, epoch: int) -> None:
         """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never waits. An error is a strategy's."""
         outcome, current = outcome_of(ticket), epoch == self.tree.epoch
         if outcome is None:
-            self.count().cancelled += 1
+            self.own_counters().cancelled += 1
             if current:
                 self.leave(ticket, permits)
         elif not isinstance(outcome, BaseException):
             if current:
                 self.tree.resuming -= 1
-            undo(outcome[1], held=current, tasks=1)
+            undo(outcome[1], returnable=current, tasks=1)
 
     def wait_blocking(
         self,
         permits: Permits,
         most_ns: int | None = None,
-        most: Admission | None = None,
+        admission: Admission | None = None,
         refusals: Refusals = ACQUIRE,
         since: int | None = None,
     ) -> tuple[int, Taken]:
@@ -329,7 +329,7 @@ class Limit(Node):
 
     def refund(self, permits: int) -> None:
         """Take back the permits, of any grant, here and in every shared limit."""
-        counters = self.count()
+        counters = self.own_counters()
         self.scheduler.give_back(permits, self.look_now())
         counters.refunded += permits
         counters.given_back += min(permits, count_of(self.granted - counters.given_back))
@@ -340,7 +340,7 @@ class Limit(Node):
     def charge(self, permits: int) -> None:
         """Take the permits after the fact, as a debt, here and in every shared limit."""
         self.scheduler.charge(permits, self.look_now())
-        self.count().charged += permits
+        self.own_counters().charged += permits
         if self.above is not None and (up := self.permits_above(permits)):
             self.above.charge(count_of(up))
         self.changed()
@@ -382,7 +382,7 @@ class Limit(Node):
     def _rate_changed(self) -> None:
         """The scheduler has another rate: requests in line that can no longer be granted fail, and the others are timed again."""
         line, most = self.line, self.scheduler.max_permits
-        self.count().unused = 0  # a part of a permit, measured by the old rate
+        self.own_counters().unused = 0  # a part of a permit, measured by the old rate
         if most is not None:
             for ticket, permits, _ in line:
                 if self.exceeded(permits) is not None:
@@ -428,13 +428,13 @@ class Limit(Node):
             parts += part.members
         self.start()
         super().resume()
-        self.count().reset_at = self.now()
+        self.own_counters().reset_at = self.now()
         self.offset -= 1  # so that what is granted from now on has a later instant than what was granted before
         self.scheduler.reset(self.now())
         self.permitted = self.scheduler
-        counters = self.count()
+        counters = self.own_counters()
         granted, refused = count_of(self.granted - counters.given_back), counters.refused
-        self.taken = self.meter.grabs = 0  # first: `Totals` are read at any time, and may be too low, but not too high
+        self.unmetered = self.meter.grabs = 0  # first: `Totals` are read at any time, and may be too low, but not too high
         counters.clear()
         if self.watch is not None:
             self.watch.cleared(granted, refused)
@@ -478,5 +478,5 @@ class MaxWaiting:
         """Raise LineFull if ``most`` requests wait already. One that is being cancelled does not count."""
         lines = [node.line for node in self._nodes]
         if sum(map(len, lines)) >= self.most and sum(line.count() for line in lines) >= self.most:
-            self._nodes[0].count().refused += 1
+            self._nodes[0].own_counters().refused += 1
             raise refusals.full(permits, self.most)

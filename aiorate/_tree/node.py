@@ -9,6 +9,7 @@ Knows nothing of how a rate is computed, or of what kind of loop runs.
 from __future__ import annotations
 
 from asyncio import InvalidStateError
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from aiorate._loops.table import running_loop
@@ -18,7 +19,7 @@ from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
 from aiorate._schedulers.token_pool import TokenPool
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.line import NOBODY, Line
-from aiorate._tree.supply import SAME, Supply, hold, kept, limited_by, take_all
+from aiorate._tree.supply import SAME, Supply, make_final, make_returnable, take_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -219,12 +220,12 @@ class Node(Supply):
             self.due = now - late
             tree.agenda.wake(self, None)
             if self.standing is standing and self.stood == up:
-                self.stood = up
+                self.stood = up  # equal amounts, but perhaps of another request, which notes what it waited for
                 return moved
             moved = self._leave_above() or moved
             if self.flow is None:
                 self.flow = Flow(1)
-            self.standing, self.stood, self.since = standing, up, above.now() - min(late, above.catch_up)
+            self.standing, self.stood, self.stands_since = standing, up, above.now() - min(late, above.catch_up)
             may_be_first = above.line.join_below(self.flow, up, self)
             return above if moved is not None or may_be_first else None
 
@@ -247,12 +248,12 @@ class Node(Supply):
 
     def _serve(self, now: int, only: bool = False) -> None:
         """Grant what is due, in order, and set the timer for the next. ``only`` those that take nothing above."""
-        line, scheduler, tree, limit = self.line, self.scheduler, self.tree, self.catch_up
+        line, scheduler, tree, catch_up = self.line, self.scheduler, self.tree, self.catch_up
         loop, permitted = tree.loop, self.permitted
         assert loop is not None
-        earliest, reading = now - limit, now + self.offset
+        earliest, reading = now - catch_up, now + self.offset
         due = now if self.due is None else self.due
-        late = min(max(now - due, 0), limit)
+        late = min(max(now - due, 0), catch_up)
         spilled = scheduler._spilled if due < earliest else None  # too late to make up for all
         woken, served, watched = 0, now, self.watch
         taken: Taken = ()
@@ -293,10 +294,10 @@ class Node(Supply):
                 except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
                     permitted.give_back(permits, now, now)
                     continue
-                if not woken:  # as hold(), without a call for each grant
+                if not woken:  # as make_returnable(), without a call for each grant
                     scheduler._receipts = True
                 woken += 1
-                self.taken += permits
+                self.unmetered += permits
                 self.resuming += 1
                 self.returnable += 1
                 tree.resuming += 1
@@ -308,7 +309,7 @@ class Node(Supply):
 
     def _due_of(self, below: Node, now: int) -> int:
         """When the first of that limit, which is due here now, became due: so much later somebody looks."""
-        since = min(max(below.since, now - self.catch_up), now)
+        since = min(max(below.stands_since, now - self.catch_up), now)
         return min(self.permitted.peek(below.stood, since), now) if below.stood and self.scheduler.books_since else since
 
     def _grant_below(self, below: Node, now: int, late: int) -> int | None:
@@ -319,7 +320,7 @@ class Node(Supply):
             first = node.line.first()
             key, permits = (None, 0) if first is None else (first, first.stood) if isinstance(first, Node) else (first[0], first[1])
             if first is None or node.standing is not key or node.stood != node.permits_above(permits):
-                return _again(path, node)  # another is first now than when it joined the line above
+                return _stand_anew(path, node)  # another is first now than when it joined the line above
             path.append((node, permits, node.now()))
             if isinstance(first, Node):
                 node = first
@@ -341,13 +342,13 @@ class Node(Supply):
                 limit._look()
             return 0
         ticket, permits, _since = request
-        waited_for = limited_by(taken) if node.watch is not None else None
+        waited_for = _limited_by(taken) if node.watch is not None else None
         try:
             ticket.set_result((at, taken, node.read(), waited_for))
         except InvalidStateError:  # as in _serve()
-            undo(taken, held=False, look=False)
-            return _again(path, node)
-        hold(taken, 1)
+            undo(taken, returnable=False, look=False)
+            return _stand_anew(path, node)
+        make_returnable(taken, 1)
         self.tree.resuming += 1
         lower: Node | None = None
         for limit, _, _ in reversed(path):
@@ -389,7 +390,7 @@ class Node(Supply):
         request = line.first_request()
         while request is not None:
             line.remove_first()
-            request[0].set_result(again(error))
+            request[0].set_result(copy_of(error))
             request = line.first_request()
         for flow, below in line.below():
             below.standing = None
@@ -464,16 +465,16 @@ class Node(Supply):
             level.look_now()
         late = list(over)  # that are still in line
         for ticket, permits, _, _ in late:
-            self.noted.refused += 1
+            self.wait_counters.refused += 1
             self.line.leave(ticket, permits)
         more: int | None = 0
-        for place, (ticket, permits, limit, refusals) in enumerate(late):
+        for place, (ticket, permits, most_ns, refusals) in enumerate(late):
             if place < _ESTIMATED:
                 try:
                     more = self.wait_for(permits, self.now())
                 except Exception:  # of a strategy, a clock, or a store that is lost: those that left the line must be told
                     more = None
-            ticket.set_result(refusals.overdue(permits, limit, more))
+            ticket.set_result(refusals.overdue(permits, most_ns, more))
         if any(ticket is self.line.head for ticket, _, _, _ in late):
             self.look_if_alive()
 
@@ -487,17 +488,26 @@ class Node(Supply):
             self.waker, self.line = None, NOBODY
 
 
-def undo(taken: Taken, held: bool = True, look: bool = True, tasks: int = 0) -> None:
+def _limited_by(path: Taken) -> str | None:
+    """The highest limit in whose line the request, or one before it, waited."""
+    own = path[0][0]
+    for (above, _, now), (below, _, _) in pairwise(reversed(path)):
+        if below.stands_since < now:
+            return "max_concurrency" if above.is_places else None if below is own and own.is_places else above.name or "shared"
+    return "max_concurrency" if own.is_places else None
+
+
+def undo(taken: Taken, returnable: bool = True, look: bool = True, tasks: int = 0) -> None:
     """What a request took comes back, as it was not made, and the next moves up. A grant of before a reset stays spent."""
     failed: Exception | None = None
     for limit, permits, instant in taken:
-        limit.count().cancelled += not limit.is_places  # a request for a place is one of the limit above
+        limit.own_counters().cancelled += not limit.is_places  # a request for a place is one of the limit above
         try:
             limit.credit(permits, instant)
         except Exception as error:  # of a strategy: the other limits get theirs back all the same
             failed = error
-    if held:
-        kept(taken, tasks)
+    if returnable:
+        make_final(taken, tasks)
     if look:
         for limit, _, _ in taken:
             limit.look_if_alive()
@@ -505,7 +515,7 @@ def undo(taken: Taken, held: bool = True, look: bool = True, tasks: int = 0) -> 
         raise failed
 
 
-def _again(path: list[tuple[Node, Permits, int]], node: Node) -> int:
+def _stand_anew(path: list[tuple[Node, Permits, int]], node: Node) -> int:
     """Have the limits of the path stand above anew."""
     limits = [limit for limit, _, _ in path[1:]]
     for limit in [*limits, *([] if node in limits else [node])]:
@@ -515,7 +525,7 @@ def _again(path: list[tuple[Node, Permits, int]], node: Node) -> int:
     return 0
 
 
-def again(error: BaseException) -> BaseException:
+def copy_of(error: BaseException) -> BaseException:
     """Another instance of the error: raised in many tasks, a single one would collect the frames of them all."""
     from copy import copy
 

@@ -35,9 +35,9 @@ class Refusals:
         """``most`` requests are waiting."""
         return LineFull(f"{self.named(permits)}: the line is full (max_waiting={most}). Nothing was spent. Try later.")
 
-    def too_long(self, permits: Permits, limit: int, wait: int | None) -> WaitTooLong:
-        """The request would wait for ``wait``, and may wait for ``limit``."""
-        seconds, most = inf if wait is None else ns_to_seconds(wait), ns_to_seconds(limit)
+    def too_long(self, permits: Permits, most_ns: int, wait: int | None) -> WaitTooLong:
+        """The request would wait for ``wait``, and may wait for ``most_ns``."""
+        seconds, most = inf if wait is None else ns_to_seconds(wait), ns_to_seconds(most_ns)
         return WaitTooLong(
             f"{self.named(permits)} would wait {seconds:.6g} s{self.reason(permits)}, but max_wait is {most:g} s."
             " Nothing was spent. Try later, or raise max_wait.",
@@ -49,12 +49,12 @@ class Refusals:
         """Why the request would wait, as a part of a sentence."""
         return ""
 
-    def overdue(self, permits: Permits, limit: int, more: int | None) -> WaitTooLong:
-        """The request has waited for ``limit``, and would wait for ``more`` on top."""
-        seconds = ns_to_seconds(limit)
+    def overdue(self, permits: Permits, most_ns: int, more: int | None) -> WaitTooLong:
+        """The request has waited for ``most_ns``, and would wait for ``more`` on top."""
+        seconds = ns_to_seconds(most_ns)
         return WaitTooLong(
             f"{self.named(permits)} was not granted within max_wait ({seconds:g} s). Nothing was spent. Try later, or raise max_wait.",
-            inf if more is None else ns_to_seconds(limit + more),
+            inf if more is None else ns_to_seconds(most_ns + more),
             seconds,
         )
 

@@ -6,7 +6,6 @@ Knows nothing of how a rate is computed (it never multiplies or divides), or of 
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
 from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -89,9 +88,9 @@ class Supply(Timeline):
         "resuming",
         "returnable",
         "scheduler",
-        "since",
-        "taken",
+        "stands_since",
         "tree",
+        "unmetered",
         "waited_above",
         "watch",
         "woken_at",
@@ -130,7 +129,7 @@ class Supply(Timeline):
         It is open while there is no line, pause, close or quota of a server, and the loop was seen to run its other tasks. Where both lie
         straight, it takes of the limit above too.
         """
-        self.taken: Permits = 0
+        self.unmetered: Permits = 0
         """Permits granted otherwise than by the meter."""
         self.counters: Counters = NOTHING
         self.altered: bool = False
@@ -149,8 +148,8 @@ class Supply(Timeline):
         """Grants from here whose tasks have not gone on yet."""
         self.returnable: int = 0
         """Grants from here that may still come back: these, and those of leases."""
-        self.since: int = 0
-        """The instant of the limit above since which the first here stands there."""
+        self.stands_since: int = 0
+        """The instant of the limit above since which the first here stands in line there."""
         self.waited_above: Callable[[Permits], None] | None = None
         """Told of the permits of a request here that waited for the limit above, just before they are granted."""
 
@@ -162,13 +161,13 @@ class Supply(Timeline):
         return self.closed or self.held_at is not None or self.line.is_waited_in
 
     @property
-    def noted(self) -> Counters:
+    def wait_counters(self) -> Counters:
         """The counters of waits and refusals, to be changed."""
         limit = self.above if self.is_places and self.above is not None else self
-        return limit.count() if limit.counters is NOTHING else limit.counters
+        return limit.own_counters()
 
-    def count(self) -> Counters:
-        """Its counters, to be changed."""
+    def own_counters(self) -> Counters:
+        """Its counters, to be changed: made by now."""
         if self.counters is NOTHING:
             self.counters = Counters()
         return self.counters
@@ -176,7 +175,7 @@ class Supply(Timeline):
     @property
     def granted(self) -> Permits:
         """Permits granted in all."""
-        return self.taken + self.meter.grabs
+        return self.unmetered + self.meter.grabs
 
     @property
     def shut(self) -> bool:
@@ -264,7 +263,7 @@ class Supply(Timeline):
         if self.permitted is not self.scheduler:
             self.forget_told(now)
         if at <= now:
-            self.taken += permits
+            self.unmetered += permits
             self.open_meter()
             return at, ((self, permits, now),)
         if self.late_since is not None:
@@ -325,7 +324,7 @@ class Supply(Timeline):
 
     def credit(self, permits: Permits, taken: int) -> None:
         """Permits that were taken at that instant come back. Those of before a reset stay spent."""
-        counters = self.count()
+        counters = self.own_counters()
         if counters.reset_at is None or taken > counters.reset_at:
             counters.given_back += permits
             self.permitted.give_back(permits, self.now(), taken)
@@ -338,7 +337,7 @@ class Supply(Timeline):
 
     def skip(self, ns: int) -> None:
         """Give up ``ns`` of the schedule, which fell due while a request waited: count it, and tell of it in the loop's next iteration."""
-        counters, loop = self.count(), self.tree.loop
+        counters, loop = self.own_counters(), self.tree.loop
         permits, counters.unused = self.scheduler.rate._permits_and_rest(ns, counters.unused)
         counters.skipped += permits
         if permits and loop is not None:
@@ -386,7 +385,7 @@ def take_all(path: Sequence[tuple[S, Permits, int]], instants: Sequence[int | No
     for index in range(len(path) - 1, -1, -1):
         limit, permits, now = path[index]
         if waited:
-            if before is not None and limit.since < before and limit.waited_above is not None:
+            if before is not None and limit.stands_since < before and limit.waited_above is not None:
                 limit.waited_above(permits)
             before = now
         try:
@@ -397,7 +396,7 @@ def take_all(path: Sequence[tuple[S, Permits, int]], instants: Sequence[int | No
         if at > now:
             _take_none(path[index + 1 :])
             return at, limit
-        limit.taken += permits
+        limit.unmetered += permits
     return at, None
 
 
@@ -405,19 +404,10 @@ def _take_none(path: Sequence[tuple[Supply, Permits, int]]) -> None:
     """Take those back."""
     for limit, permits, instant in path:
         limit.permitted.give_back(permits, instant, instant)
-        limit.taken -= permits
+        limit.unmetered -= permits
 
 
-def limited_by(path: Sequence[tuple[Supply, Permits, int]]) -> str | None:
-    """The highest limit in whose line the request, or one before it, waited."""
-    own = path[0][0]
-    for (above, _, now), (below, _, _) in pairwise(reversed(path)):
-        if below.since < now:
-            return "max_concurrency" if above.is_places else None if below is own and own.is_places else above.name or "shared"
-    return "max_concurrency" if own.is_places else None
-
-
-def hold(path: Sequence[tuple[Supply, Permits, int]], tasks: int = 0) -> None:
+def make_returnable(path: Sequence[tuple[Supply, Permits, int]], tasks: int = 0) -> None:
     """The grant may come back, so takes are recorded; ``tasks`` of it, 1 or none, have yet to go on."""
     for limit, _, _ in path:
         limit.resuming += tasks
@@ -425,7 +415,7 @@ def hold(path: Sequence[tuple[Supply, Permits, int]], tasks: int = 0) -> None:
         limit.scheduler._receipts = True
 
 
-def kept(path: Sequence[tuple[Supply, Permits, int]], tasks: int = 0) -> None:
+def make_final(path: Sequence[tuple[Supply, Permits, int]], tasks: int = 0) -> None:
     """The grant stands, and its task went on or never will. The last that may come back stops the recording."""
     for limit, _, _ in path:
         limit.resuming -= tasks

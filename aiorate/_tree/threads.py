@@ -159,11 +159,11 @@ def undo_request(ticket: ThreadTicket) -> None:
     taken, ticket.taken = ticket.taken, None
     outcome = ticket.outcome
     if taken:
-        undo(taken, held=False)
+        undo(taken, returnable=False)
     elif taken is not None and waiters.remove(ticket):
         Limit.give_up(ticket.limit, ticket, ticket.permits, ticket.limit.tree.epoch)
     elif taken is not None and outcome is not None and not isinstance(outcome, BaseException):  # its grant stood already
-        undo(outcome[1], held=False)
+        undo(outcome[1], returnable=False)
 
 
 # --- The tree
@@ -269,7 +269,7 @@ class ThreadLimit(Limit):
         self,
         permits: Permits,
         most_ns: int | None = None,
-        most: Admission | None = None,
+        admission: Admission | None = None,
         refusals: Refusals = ACQUIRE,
         since: int | None = None,
         ticket: Ticket | None = None,
@@ -277,13 +277,13 @@ class ThreadLimit(Limit):
     ) -> Answer:
         loop = loop_here()
         if loop is None:  # a coroutine that is driven by hand: it must not wait
-            return decisions.run(super().ask, permits, most_ns, most, refusals, since, None, False)
+            return decisions.run(super().ask, permits, most_ns, admission, refusals, since, None, False)
         assert self.tree.loop is not None
         if turns is None:
             turns = not self.tree.loop.manual and loop.starved()
         own = ThreadTicket(self, permits, loop)
         try:
-            return decisions.run(_ask, own, most_ns, most, refusals, since, turns)
+            return decisions.run(_ask, own, most_ns, admission, refusals, since, turns)
         except BaseException:
             decisions.post(partial(undo_request, own))
             raise
@@ -303,7 +303,7 @@ class ThreadLimit(Limit):
         self,
         permits: Permits,
         most_ns: int | None = None,
-        most: Admission | None = None,
+        admission: Admission | None = None,
         refusals: Refusals = BLOCKING,
         since: int | None = None,
     ) -> tuple[int, Taken]:
@@ -322,7 +322,7 @@ class ThreadLimit(Limit):
             raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
         ticket = ThreadTicket(self, permits)
         try:
-            granted, _, asked, taken = decisions.run(_ask, ticket, most_ns, most, refusals, since, False)
+            granted, _, asked, taken = decisions.run(_ask, ticket, most_ns, admission, refusals, since, False)
             if granted is None:
                 return 0, taken
             epoch, lock = self.tree.epoch, threading.Lock()
@@ -347,8 +347,10 @@ def _take(ticket: ThreadTicket) -> tuple[int, Taken] | None:
     return found
 
 
-def _ask(ticket: ThreadTicket, most_ns: int | None, most: Admission | None, refusals: Refusals, since: int | None, turns: bool) -> Answer:
-    answer = Limit.ask(ticket.limit, ticket.permits, most_ns, most, refusals, since, ticket, turns)
+def _ask(
+    ticket: ThreadTicket, most_ns: int | None, admission: Admission | None, refusals: Refusals, since: int | None, turns: bool
+) -> Answer:
+    answer = Limit.ask(ticket.limit, ticket.permits, most_ns, admission, refusals, since, ticket, turns)
     ticket.taken = answer[3]
     if answer[0] is ticket and not isinstance(ticket.outcome, BaseException):
         waiters.add(ticket)
