@@ -229,14 +229,14 @@ class RedisBudget(Budget):
         """The key in the store."""
         return self._session.key
 
-    async def _enter(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
-        """As `Budget._enter`. A ``limit`` of 0, or shorter than an answer of the store takes, asks the store once."""
-        if limit is None or not self._session.asks_once(limit):
-            return await super()._enter(amounts, limit)
-        return await self._session.take_once(amounts, limit)
+    async def _enter(self, amounts: Amounts, most_ns: int | None) -> tuple[int, Taken]:
+        """As `Budget._enter`. A ``most_ns`` of 0, or shorter than an answer of the store takes, asks the store once."""
+        if most_ns is None or not self._session.asks_once(most_ns):
+            return await super()._enter(amounts, most_ns)
+        return await self._session.take_once(amounts, most_ns)
 
-    def _enter_blocking(self, amounts: Amounts, limit: int | None) -> tuple[int, Taken]:
-        """As `Budget._enter_blocking`. A short ``limit`` is as in `_enter`."""
-        if limit is None or not self._session.asks_once(limit):
-            return super()._enter_blocking(amounts, limit)
-        return self._session.take_once_blocking(amounts, limit)
+    def _enter_blocking(self, amounts: Amounts, most_ns: int | None) -> tuple[int, Taken]:
+        """As `Budget._enter_blocking`. A short ``most_ns`` is as in `_enter`."""
+        if most_ns is None or not self._session.asks_once(most_ns):
+            return super()._enter_blocking(amounts, most_ns)
+        return self._session.take_once_blocking(amounts, most_ns)
