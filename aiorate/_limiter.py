@@ -355,8 +355,7 @@ class Limiter(Base, Block[float]):
     def _belong(self, shared: Limiter | None) -> None:
         """From now on it is the limiter of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""
         node, places = self._node, self._places
-        if places is None:
-            check_unshared(node, shared)
+        check_unshared(self._lowest, shared)
         node.tree.run(node.belong, None if shared is None else shared._lowest)
         node.keeps = shared
         if places is not None:

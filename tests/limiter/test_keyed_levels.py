@@ -114,3 +114,14 @@ async def test_64_levels_work_and_more_are_refused() -> None:
     assert [0, 1000, 2000] == in_ms(crowd)
     with pytest.raises(ValueError, match="64"):
         keyed[64]
+
+
+async def test_what_others_share_cannot_share_another_limit() -> None:
+    """They would miss it: nobody would wake those who wait there. It makes no difference whether it has places."""
+    for places in (None, 2):
+        team = Limiter("100/s", max_concurrency=places)
+        users: KeyedLimiter[str] = KeyedLimiter(lambda user: "100/s", shared=team)
+        assert users.try_acquire("a1")
+        teams: KeyedLimiter[str] = KeyedLimiter(lambda key, team=team: team, shared=Limiter("1/s"))  # type: ignore[misc]
+        with pytest.raises(ValueError, match="others share it already"):
+            teams["a"]
