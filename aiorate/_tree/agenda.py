@@ -55,7 +55,7 @@ class Agenda:
         self._fired_at: int | None = None
         self._heap: list[tuple[int, int, Member, Limited | None]] = []
         self._gone: dict[Ticket, None] = {}  # of requests that may have an entry, and left undecided
-        self._most = _SMALL  # entries before those that are over are removed
+        self._most = _SMALL  # entries, or requests that left, before those that are over are removed
         self._number = 0
 
     def wake(self, limit: Member, reading: int | None) -> None:
@@ -93,11 +93,11 @@ class Agenda:
         while heap and not self._holds(heap[0]):
             heappop(heap)
         self._most -= 1
-        if len(heap) > max(self._most, _SMALL):  # they would pile up behind the first
+        if max(len(heap), len(self._gone)) > max(self._most, _SMALL):  # they would pile up behind the first
             heap[:] = [entry for entry in heap if self._holds(entry)]
             heapify(heap)
             self._most = 2 * len(heap) + _SMALL
-            self._gone = {entry[3][0]: None for entry in heap if entry[3] is not None and entry[3][0] in self._gone}
+            self._gone.clear()
         if not heap:
             self._gone.clear()
         self.set(heap[0][0] if heap else None)

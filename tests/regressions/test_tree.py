@@ -16,6 +16,7 @@ from helpers.driving import LONG, one_loop
 from helpers.threads import in_thread
 
 from aiorate import Budget, KeyedLimiter, Limiter, SlidingWindow, TokenBucket
+from aiorate._loops.filler import FillerTicket
 from aiorate._tree.deciding import Decisions, decisions
 from aiorate._tree.limit import Limit
 from aiorate._tree.threads import ThreadTree
@@ -117,6 +118,32 @@ async def test_the_timer_of_a_request_granted_in_time_is_gone() -> None:
     loop: Any = asyncio.get_running_loop()
 
     assert [] == [timer for timer in loop._scheduled if not timer.cancelled()]
+
+
+def test_requests_that_leave_while_another_waits_leave_no_memory() -> None:
+    """The tickets of all were kept, in case they had a deadline, until nobody waited any more."""
+
+    async def cancel(limiter: Limiter, number: int) -> None:
+        tasks = [asyncio.create_task(limiter.acquire()) for _ in range(number)]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def kept(limiter: Limiter) -> int:
+        """How many tickets stay of a thousand, each of which refers to its class."""
+        assert limiter.try_acquire()
+        first = asyncio.create_task(limiter.acquire())
+        await cancel(limiter, 100)
+        before = sys.getrefcount(FillerTicket)
+        for _ in range(10):
+            await cancel(limiter, 100)
+        gc.collect()
+        left = sys.getrefcount(FillerTicket) - before
+        first.cancel()
+        return left
+
+    assert asyncio.run(kept(Limiter("1/h"))) < 500
 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
