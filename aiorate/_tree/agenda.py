@@ -77,8 +77,11 @@ class Agenda:
 
     def left(self, ticket: Ticket) -> None:
         """A request left undecided, perhaps one with a deadline."""
-        if self._heap:
+        first = self._heap[0][3] if self._heap else None
+        if self._heap and not ticket.done():  # as under trio, where nothing else shows it
             self._gone[ticket] = None
+            self._aim()
+        elif first is not None and first[0] is ticket:
             self._aim()
 
     def _holds(self, entry: tuple[int, int, Member, Limited | None]) -> bool:

@@ -11,12 +11,15 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 from helpers.driving import LONG, one_loop
 from helpers.threads import in_thread
 
 from aiorate import Budget, KeyedLimiter, Limiter, SlidingWindow, TokenBucket
 from aiorate._loops.filler import FillerTicket
+from aiorate._loops.trio import _Ticket as TrioTicket
 from aiorate._tree.deciding import Decisions, decisions
 from aiorate._tree.limit import Limit
 from aiorate._tree.threads import ThreadTree
@@ -120,30 +123,28 @@ async def test_the_timer_of_a_request_granted_in_time_is_gone() -> None:
     assert [] == [timer for timer in loop._scheduled if not timer.cancelled()]
 
 
-def test_requests_that_leave_while_another_waits_leave_no_memory() -> None:
+@pytest.mark.parametrize("ticket", [FillerTicket, TrioTicket])
+def test_requests_that_leave_while_another_waits_leave_no_memory(ticket: type) -> None:
     """The tickets of all were kept, in case they had a deadline, until nobody waited any more."""
+    found: list[int] = []
 
-    async def cancel(limiter: Limiter, number: int) -> None:
-        tasks = [asyncio.create_task(limiter.acquire()) for _ in range(number)]
-        await asyncio.sleep(0)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def kept(limiter: Limiter) -> int:
-        """How many tickets stay of a thousand, each of which refers to its class."""
+    async def main() -> None:
+        limiter = Limiter("1/h")
         assert limiter.try_acquire()
-        first = asyncio.create_task(limiter.acquire())
-        await cancel(limiter, 100)
-        before = sys.getrefcount(FillerTicket)
-        for _ in range(10):
-            await cancel(limiter, 100)
-        gc.collect()
-        left = sys.getrefcount(FillerTicket) - before
-        first.cancel()
-        return left
+        async with anyio.create_task_group() as first:
+            first.start_soon(limiter.acquire)
+            for _ in range(10):
+                async with anyio.create_task_group() as others:
+                    for _ in range(100):
+                        others.start_soon(limiter.acquire)
+                    await anyio.lowlevel.checkpoint()
+                    others.cancel_scope.cancel()
+                gc.collect()
+                found.append(sys.getrefcount(ticket))  # to which each ticket refers
+            first.cancel_scope.cancel()
 
-    assert asyncio.run(kept(Limiter("1/h"))) < 500
+    anyio.run(main, backend="trio" if ticket is TrioTicket else "asyncio")
+    assert found[-1] - found[0] < 300
 
 
 @pytest.mark.asyncio(loop_factories=["virtual"])
