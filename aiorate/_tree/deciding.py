@@ -178,7 +178,8 @@ class Decisions:
                         return
                     self._thread = me
                 call = None
-            self._decide(partial(self._step, call))
+            with suppress(SystemExit):  # of a callback: without this thread, all others would wait for ever
+                self._decide(partial(self._step, call))
             call = None
             with self.lock:  # what followed the decision may have set an alarm
                 first = self._alarms.first

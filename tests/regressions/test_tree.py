@@ -15,14 +15,15 @@ import anyio
 import anyio.lowlevel
 import pytest
 from helpers.driving import LONG, one_loop
-from helpers.threads import in_thread
+from helpers.threads import call_in_thread, in_thread
 
-from aiorate import Budget, KeyedLimiter, Limiter, SlidingWindow, TokenBucket
+from aiorate import Budget, Event, KeyedLimiter, Limiter, SlidingWindow, TokenBucket
 from aiorate._loops.filler import FillerTicket
 from aiorate._loops.trio import _Ticket as TrioTicket
 from aiorate._tree.deciding import Decisions, decisions
 from aiorate._tree.limit import Limit
 from aiorate._tree.threads import ThreadTree
+from aiorate.http import read_feedback
 from aiorate.testing import VirtualLoop
 
 
@@ -195,6 +196,20 @@ def test_a_limit_whose_rate_was_charged_holds_up_no_other() -> None:
 
     with asyncio.Runner(loop_factory=Blocked) as runner:
         assert [0.1, 2.7] == runner.run(main())
+
+
+def test_a_callback_that_exits_does_not_end_the_thread_that_keeps_the_time() -> None:
+    """All limiters of the process stood still, and every call of the main thread hung."""
+    told = threading.Event()
+
+    def leave(event: Event) -> None:
+        told.set()
+        sys.exit()
+
+    limiter = Limiter("100/s", scope="process", on_event=leave)
+    limiter.observe(read_feedback(429, {"Retry-After": "0.01"}))
+    assert told.wait(LONG)
+    assert call_in_thread(lambda: limiter.acquire_blocking(2)) > 0
 
 
 def test_a_finalizer_that_asks_during_a_decision_is_refused() -> None:
