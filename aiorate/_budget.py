@@ -17,7 +17,7 @@ from aiorate._errors import LimiterClosed, called, check_count, kind_of
 from aiorate._events import Event
 from aiorate._keyed import Keyed
 from aiorate._limiter import Limiter
-from aiorate._options import check_unshared, strategy_of
+from aiorate._options import strategy_of
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
@@ -248,7 +248,7 @@ class Budget(Base):
                 raise ValueError(
                     f"it shares {self._shared!r} for {self.dimensions[-1]!r} already. Let that one share this one, or be a dimension of it."
                 )
-            check_unshared(self._node, shared)
+            super()._belong(shared)
             self._share(shared)
         self._of_key = True
 

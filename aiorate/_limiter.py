@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from aiorate._base import Base, Block, limited
 from aiorate._errors import LimiterClosed, check_count
 from aiorate._loops.table import starved_here
-from aiorate._options import check_unshared, strategy_of
+from aiorate._options import strategy_of
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
 from aiorate._tree.limit import NOT_GRANTED
@@ -354,8 +354,8 @@ class Limiter(Base, Block[float]):
 
     def _belong(self, shared: Limiter | None) -> None:
         """From now on it is the limiter of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""
+        super()._belong(shared)
         node, places = self._node, self._places
-        check_unshared(self._lowest, shared)
         node.tree.run(node.belong, None if shared is None else shared._lowest)
         node.keeps = shared
         if places is not None:

@@ -101,7 +101,8 @@ class Limit(Node):
             return None, at, 0, taken
         make_returnable(taken, 1)
         self.tree.resuming += 1
-        ticket, reading = ticket or self.ticket(), self.read()
+        assert loop is not None  # it is starved
+        ticket, reading = ticket or (self.waker or self._begin_line(loop)).ticket(), self.read()
         ticket.set_result((at, taken, reading, None))
         return ticket, at, reading, ()
 

@@ -231,10 +231,10 @@ class ThreadTree(Tree):
         decisions.post(call)
 
     def read(self, call: Callable[[], T]) -> T:
-        return call() if decisions.here else decisions.run(call)
+        return call() if decisions.deciding else decisions.run(call)
 
     def change(self, call: Callable[[], object]) -> None:
-        if decisions.here:
+        if decisions.deciding:
             decisions.hand(call)
         else:
             decisions.run(call)
@@ -318,7 +318,7 @@ class ThreadLimit(Limit):
             )
         if permits is _ONE and self.meter.grab(True):
             return 0, ()
-        if decisions.in_thread and not decisions.here:
+        if decisions.in_thread and not decisions.deciding:
             raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
         ticket = ThreadTicket(self, permits)
         try:
