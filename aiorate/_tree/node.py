@@ -167,7 +167,7 @@ class Node(Supply):
             if self.above is None and self.held_at is None:
                 self._serve(now)
             else:
-                above = self._look_on(now)
+                above = self._stand_or_wait(now)
             if self.permitted is not self.scheduler:
                 self.forget_told(now)
             return above
@@ -178,7 +178,8 @@ class Node(Supply):
             self._serving = False
             self.open_meter()
 
-    def _look_on(self, now: int) -> Node | None:
+    def _stand_or_wait(self, now: int) -> Node | None:
+        """Have the first stand above once it is due here. Returns what `_look` does."""
         above, tree, line = self.above, self.tree, self.line
         moved: Node | None = None
         while True:

@@ -273,17 +273,17 @@ class ThreadLimit(Limit):
         refusals: Refusals = ACQUIRE,
         since: int | None = None,
         ticket: Ticket | None = None,
-        turns: bool | None = None,
+        starved: bool | None = None,
     ) -> Answer:
         loop = loop_here()
         if loop is None:  # a coroutine that is driven by hand: it must not wait
             return decisions.run(super().ask, permits, most_ns, admission, refusals, since, None, False)
         assert self.tree.loop is not None
-        if turns is None:
-            turns = not self.tree.loop.manual and loop.starved()
+        if starved is None:
+            starved = not self.tree.loop.manual and loop.starved()
         own = ThreadTicket(self, permits, loop)
         try:
-            return decisions.run(_ask, own, most_ns, admission, refusals, since, turns)
+            return decisions.run(_ask, own, most_ns, admission, refusals, since, starved)
         except BaseException:
             decisions.post(partial(undo_request, own))
             raise
@@ -348,9 +348,9 @@ def _take(ticket: ThreadTicket) -> tuple[int, Taken] | None:
 
 
 def _ask(
-    ticket: ThreadTicket, most_ns: int | None, admission: Admission | None, refusals: Refusals, since: int | None, turns: bool
+    ticket: ThreadTicket, most_ns: int | None, admission: Admission | None, refusals: Refusals, since: int | None, starved: bool
 ) -> Answer:
-    answer = Limit.ask(ticket.limit, ticket.permits, most_ns, admission, refusals, since, ticket, turns)
+    answer = Limit.ask(ticket.limit, ticket.permits, most_ns, admission, refusals, since, ticket, starved)
     ticket.taken = answer[3]
     if answer[0] is ticket and not isinstance(ticket.outcome, BaseException):
         waiters.add(ticket)
