@@ -195,6 +195,13 @@ class Base:
 
         return totals_of(self._node, (), self._places)
 
+    def __repr__(self) -> str:
+        return self._node.tree.read(self._shown)
+
+    def _shown(self) -> str:
+        """What `repr` says. In a decision, because strategies note what the meter has granted before they say what is left."""
+        raise NotImplementedError
+
     @property
     def _state(self) -> str:
         node = self._node

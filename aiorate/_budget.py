@@ -1,7 +1,6 @@
 """Several limits that a call uses by different amounts: requests and tokens per minute. Reserve an estimate, settle the actual use.
 
-A `Budget` has the dimensions, a `Lease` is what one call has reserved of it, and a `KeyedBudget` has a budget for each key. A third of this
-file documents the public calls.
+A `Budget` has the dimensions, a `Lease` is what one call has reserved of it, and a `KeyedBudget` has a budget for each key.
 """
 
 from __future__ import annotations
@@ -252,7 +251,7 @@ class Budget(Base):
             self._share(shared)
         self._of_key = True
 
-    def __repr__(self) -> str:
+    def _shown(self) -> str:
         name = f" {self._node.name!r}" if self._node.name else ""
         limits: dict[str, object] = {place: limit for place, node, limit in _limits(self._node) if node is self._node}
         if self._shared is not None:

@@ -1,7 +1,6 @@
 """The Limiter: what users call. It checks what is asked, in seconds and permits; the node decides.
 
-It computes no schedule and sets no timer. Knows nothing of HTTP. Half of its lines are the documentation of the public calls, which
-belongs to the class that users look up.
+It computes no schedule and sets no timer.
 """
 
 from __future__ import annotations
@@ -341,9 +340,6 @@ class Limiter(Base, Block[float]):
         if window < 1:
             raise ValueError(f"bound({seconds!r}): seconds must be greater than 0.")
         return self._node.scheduler._bound_when_late(window, largest, self._node.catch_up)
-
-    def __repr__(self) -> str:
-        return self._node.tree.read(self._shown)
 
     def _shown(self) -> str:
         node, places = self._node, self._places
