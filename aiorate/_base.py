@@ -146,7 +146,8 @@ class Base:
         What it shares stays open.
         """
         self._close()
-        await self._node.finish()
+        if self._node.waker is not None:
+            await self._node.waker.aclose()
         await self._node.provider.aclose()
 
     def _close(self) -> None:

@@ -358,11 +358,7 @@ class Limiter(Base, Block[float]):
             places.tree = node.tree
         if shared is not None and shared._all_places:
             self._all_places += shared._all_places
-            self._lowest.permits_above = node.permits_above = _as_they_are
-
-
-def _as_they_are(permits: Permits) -> Permits:
-    return permits  # a visit stays one
+            self._lowest.permits_above = node.permits_above = lambda permits: permits  # a visit stays one
 
 
 class Weighted(Block[float]):

@@ -211,11 +211,6 @@ class Limit(Node):
             "acquire_blocking() needs a limiter for the whole process: Limiter(..., scope='process'). In a coroutine, await acquire()."
         )
 
-    async def finish(self) -> None:
-        """After it was closed: return once no task is left."""
-        if self.waker is not None:
-            await self.waker.aclose()
-
     # When a request would be granted, and what lies ready, here and above. A question takes nothing; what is due is granted first.
 
     def next_reading(self) -> int | None:
@@ -239,7 +234,7 @@ class Limit(Node):
         self.provider.look()
         return self.look_now()
 
-    def in_line(self) -> int:
+    def permits_in_line(self) -> int:
         """The permits of all who wait there; of each limit below, those of its first."""
         return sum([count_of(below.stood) for _, below in self.line.below()], count_of(self.line.total))
 

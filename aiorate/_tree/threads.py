@@ -362,14 +362,6 @@ def _ask(
 _trees: WeakSet[ThreadTree] = WeakSet()
 
 
-def _before_fork() -> None:
-    decisions.lock.acquire()  # no decision is half made in a child, but that of a strategy or a clock that forks
-
-
-def _after_fork_in_parent() -> None:
-    decisions.lock.release()
-
-
 def _after_fork_in_child() -> None:
     """The budgets go on, and the waiting requests are in the parent."""
     decisions.begin_again()
@@ -379,4 +371,7 @@ def _after_fork_in_child() -> None:
 
 
 with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    # No decision is half made in a child, but that of a strategy or a clock that forks. The lock is another one after a fork.
+    os.register_at_fork(
+        before=lambda: decisions.lock.acquire(), after_in_parent=lambda: decisions.lock.release(), after_in_child=_after_fork_in_child
+    )
