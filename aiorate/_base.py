@@ -146,7 +146,8 @@ class Base:
         What it shares stays open.
         """
         self._close()
-        await self._node.finish()
+        if self._node.waker is not None:
+            await self._node.waker.aclose()
         await self._node.provider.aclose()
 
     def _close(self) -> None:
@@ -195,6 +196,13 @@ class Base:
 
         return totals_of(self._node, (), self._places)
 
+    def __repr__(self) -> str:
+        return self._node.tree.read(self._shown)
+
+    def _shown(self) -> str:
+        """What `repr` says. In a decision, because strategies note what the meter has granted before they say what is left."""
+        raise NotImplementedError
+
     @property
     def _state(self) -> str:
         node = self._node
@@ -219,7 +227,8 @@ class Base:
 
     def _belong(self, shared: Any) -> None:
         """From now on it is that of a key, and shares ``shared`` of the same class, if that is given. Raises ValueError if it cannot."""
-        raise NotImplementedError
+        if shared is not None and self._lowest.line.turns is not None:  # they would miss it
+            raise ValueError("others share it already. Have it share this limit first, and the others after that.")
 
 
 class Block(Generic[T]):

@@ -1,7 +1,6 @@
 """Several limits that a call uses by different amounts: requests and tokens per minute. Reserve an estimate, settle the actual use.
 
-A `Budget` has the dimensions, a `Lease` is what one call has reserved of it, and a `KeyedBudget` has a budget for each key. A third of this
-file documents the public calls.
+A `Budget` has the dimensions, a `Lease` is what one call has reserved of it, and a `KeyedBudget` has a budget for each key.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from aiorate._errors import LimiterClosed, called, check_count, kind_of
 from aiorate._events import Event
 from aiorate._keyed import Keyed
 from aiorate._limiter import Limiter
-from aiorate._options import check_unshared, strategy_of
+from aiorate._options import strategy_of
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
@@ -248,11 +247,11 @@ class Budget(Base):
                 raise ValueError(
                     f"it shares {self._shared!r} for {self.dimensions[-1]!r} already. Let that one share this one, or be a dimension of it."
                 )
-            check_unshared(self._node, shared)
+            super()._belong(shared)
             self._share(shared)
         self._of_key = True
 
-    def __repr__(self) -> str:
+    def _shown(self) -> str:
         name = f" {self._node.name!r}" if self._node.name else ""
         limits: dict[str, object] = {place: limit for place, node, limit in _limits(self._node) if node is self._node}
         if self._shared is not None:

@@ -88,7 +88,7 @@ class Keyed(Generic[K, V]):
         self._shared_of: Callable[[K], object] | None = cast("Callable[[K], object]", shared) if by_key else None
         self._shared: V | None = None if by_key or shared is None else self._check_shared(f"{self._NAME}(shared)", shared)
         self._kept: OrderedDict[K, V] = OrderedDict()  # the one that was unused for longest first
-        self._left = _APART  # uses until the next look at the oldest
+        self._until_look = _APART  # uses until the next look at the oldest
         self._uses = 0 if self._idle is None else -1  # how often any key was used, or -1: keys go by the clock instead
         self._closed = False
         self._watch: Watch | None = None
@@ -133,12 +133,12 @@ class Keyed(Generic[K, V]):
                 self._move(key)
             else:
                 self._kept.move_to_end(key)
-        self._left -= 1
-        if self._left <= 0:
-            self._left = _APART
+        self._until_look -= 1
+        if self._until_look <= 0:
+            self._until_look = _APART
             if self._uses >= 0:
                 self._uses += _APART
-            self._look(_MORE * _APART)
+            self._drop_oldest(_MORE * _APART)
         return member
 
     def _move(self, key: K) -> None:
@@ -278,7 +278,7 @@ class Keyed(Generic[K, V]):
         try:
             made = self._make(key)
             if self._uses < 0 or len(self._kept) >= self._max_keys:  # uses may be rare
-                self._look(_MORE, room=1)
+                self._drop_oldest(_MORE, room=1)
             return made
         finally:
             with _lock:
@@ -322,7 +322,7 @@ class Keyed(Generic[K, V]):
 
     # Evicting.
 
-    def _look(self, most: int, room: int = 0) -> None:
+    def _drop_oldest(self, most: int, room: int = 0) -> None:
         """Drop the keys that were unused for longest: at most so many, and up to the first that stays. Make ``room`` for more."""
         for _ in range(most):
             with _lock:

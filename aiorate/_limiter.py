@@ -1,7 +1,6 @@
 """The Limiter: what users call. It checks what is asked, in seconds and permits; the node decides.
 
-It computes no schedule and sets no timer. Knows nothing of HTTP. Half of its lines are the documentation of the public calls, which
-belongs to the class that users look up.
+It computes no schedule and sets no timer.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from aiorate._base import Base, Block, limited
 from aiorate._errors import LimiterClosed, check_count
 from aiorate._loops.table import starved_here
-from aiorate._options import check_unshared, strategy_of
+from aiorate._options import strategy_of
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
 from aiorate._tree.limit import NOT_GRANTED
@@ -342,9 +341,6 @@ class Limiter(Base, Block[float]):
             raise ValueError(f"bound({seconds!r}): seconds must be greater than 0.")
         return self._node.scheduler._bound_when_late(window, largest, self._node.catch_up)
 
-    def __repr__(self) -> str:
-        return self._node.tree.read(self._shown)
-
     def _shown(self) -> str:
         node, places = self._node, self._places
         name = f" {node.name!r}" if node.name else ""
@@ -354,19 +350,15 @@ class Limiter(Base, Block[float]):
 
     def _belong(self, shared: Limiter | None) -> None:
         """From now on it is the limiter of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""
+        super()._belong(shared)
         node, places = self._node, self._places
-        check_unshared(self._lowest, shared)
         node.tree.run(node.belong, None if shared is None else shared._lowest)
         node.keeps = shared
         if places is not None:
             places.tree = node.tree
         if shared is not None and shared._all_places:
             self._all_places += shared._all_places
-            self._lowest.permits_above = node.permits_above = _as_they_are
-
-
-def _as_they_are(permits: Permits) -> Permits:
-    return permits  # a visit stays one
+            self._lowest.permits_above = node.permits_above = lambda permits: permits  # a visit stays one
 
 
 class Weighted(Block[float]):

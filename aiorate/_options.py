@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from typing import TypeGuard
 
     from aiorate._rate import Number, Rate
-    from aiorate._tree.node import Node
 
     _One = Scheduler | Rate | str | Number
     Limits = _One | Sequence[_One]  # a list or a tuple
@@ -96,9 +95,3 @@ def each_of(call: str, limits: Sequence[object], read: Callable[[object], T]) ->
         except (TypeError, ValueError) as error:
             raise type(error)(f"{what}: {error}") from error
     return made
-
-
-def check_unshared(node: Node, shared: object) -> None:
-    """Raise ValueError for a limit that shall share another one and that others share already: they would miss it."""
-    if shared is not None and node.line.turns is not None:
-        raise ValueError("others share it already. Have it share this limit first, and the others after that.")

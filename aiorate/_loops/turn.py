@@ -52,11 +52,6 @@ class _Turn:
         key = id(native)  # not the loop: its tasks may hold the turn, and then neither would be freed
         return cls._of.get(key) or cls._of.setdefault(key, cls(read))
 
-    @property
-    def callers(self) -> int:
-        """How many wait here."""
-        return len(self._queue)
-
     def held_for(self, loop: OneLoop) -> int:
         """Nanoseconds since the loop was last seen running its other tasks; 0 if it was not watched. Watches it from now on."""
         now = self._read()
@@ -184,4 +179,4 @@ class OneLoop(Loop):
     @property
     def most(self) -> int:
         """Fewer while callers wait for their turn, but an eighth at least: neither they nor the line make others wait for ever."""
-        return FAR if self.manual else max(MOST - self._turn.callers, FEW)
+        return FAR if self.manual else max(MOST - len(self._turn._queue), FEW)

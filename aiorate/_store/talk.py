@@ -113,7 +113,7 @@ class Talk(Provider):
         pool, now = self._pool, self._node.now()
         if not pool.unit:
             return [(len([*same]), need) for need, same in groupby(self._uncovered(now))][:MOST_RUNS]
-        first, waiting = count_of(self._first()), self._node.in_line()
+        first, waiting = count_of(self._first()), self._node.permits_in_line()
         ready = pool.usable(first or 1, now)
         expected = self._expected(first, waiting) if self._lease else 0
         missing = waiting + expected - ready

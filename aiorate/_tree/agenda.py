@@ -45,12 +45,12 @@ class Member(Protocol):
 class Agenda:
     """Of one event loop."""
 
-    __slots__ = ("_due", "_early", "_fired_at", "_gone", "_handle", "_heap", "_loop", "_most", "_number")
+    __slots__ = ("_early", "_fired_at", "_gone", "_handle", "_heap", "_loop", "_most", "_number", "_set_for")
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._handle: Handle | None = None
-        self._due: int | None = None
+        self._set_for: int | None = None
         self._early = 0  # how often the timer fired before that reading
         self._fired_at: int | None = None
         self._heap: list[tuple[int, int, Member, Limited | None]] = []
@@ -75,7 +75,7 @@ class Agenda:
         heappush(self._heap, (until, self._number, limit, request))
         self._aim()
 
-    def left(self, ticket: Ticket) -> None:
+    def forget(self, ticket: Ticket) -> None:
         """A request left undecided, perhaps one with a deadline."""
         first = self._heap[0][3] if self._heap else None
         if self._heap and not ticket.done():  # as under trio, where nothing else shows it
@@ -105,19 +105,19 @@ class Agenda:
             self._gone.clear()
         self.set(heap[0][0] if heap else None)
 
-    def set(self, due: int | None) -> None:
-        """Wake when the clock reads ``due`` ns; None: never."""
+    def set(self, reading: int | None) -> None:
+        """Wake when the clock reads that; None: never."""
         if self._handle is not None:
-            if due == self._due:
+            if reading == self._set_for:
                 return
             handle, self._handle = self._handle, None  # first: a signal handler may raise after any call
             handle.cancel()
-        self._early = self._early + 1 if due == self._due else 0
-        self._due = due
-        if due is not None:
+        self._early = self._early + 1 if reading == self._set_for else 0
+        self._set_for = reading
+        if reading is not None:
             if self._fired_at is not None:
-                due = max(due, self._fired_at + max(1, self._early) * self._loop.grain)
-            self._handle = self._loop.call_at(due, self._ring)
+                reading = max(reading, self._fired_at + max(1, self._early) * self._loop.grain)
+            self._handle = self._loop.call_at(reading, self._ring)
 
     def _ring(self) -> None:
         """Look at the limits that are due, and fail the requests whose time is over."""

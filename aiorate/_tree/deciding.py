@@ -73,7 +73,7 @@ class Decisions:
 
     def post(self, call: Callable[[], object]) -> None:
         """Have a function called that decides, and never wait: finalizers may use it. The calls of the main thread keep their order."""
-        if get_ident() == self.main or self.here or not self.lock.acquire(blocking=False):
+        if get_ident() == self.main or self.deciding or not self.lock.acquire(blocking=False):
             self.hand(call)
         else:
             self._decide(partial(call_back, call, "in a decision"), locked=True)
@@ -84,7 +84,7 @@ class Decisions:
             self._hand_over(int)
 
     @property
-    def here(self) -> bool:
+    def deciding(self) -> bool:
         """Whether this thread is in the middle of a decision."""
         return self.lock._is_owned()  # type: ignore[no-any-return]
 
@@ -97,7 +97,7 @@ class Decisions:
 
     def _decide(self, call: Callable[[], T], locked: bool = False) -> T:
         if not locked:
-            if self.here:
+            if self.deciding:
                 raise RuntimeError("called from a finalizer or a strategy in the middle of a decision. Call it from ordinary code.")
             self.lock.acquire()
         self.check.try_until = 0

@@ -58,14 +58,14 @@ class Limit(Node):
         refusals: Refusals = ACQUIRE,
         since: int | None = None,
         ticket: Ticket | None = None,
-        turns: bool | None = None,
+        starved: bool | None = None,
     ) -> Answer:
         """Take the permits, or put the request in line for at most ``most_ns``; raises the error if it may not wait there.
 
         Returns no ticket, the instant for which the request is scheduled, 0 and what was taken, if it is granted at once; otherwise a
         ticket for `wait`, `NOT_GRANTED`, and the clock's reading. In a starved loop, grants come with a decided ticket, and what would be
         refused with none: the caller lets the loop turn, and goes on or calls `ask_again`. ``ticket`` is that of a caller in another
-        thread, and ``turns`` whether its loop is starved.
+        thread, and ``starved`` whether its loop is starved.
         """
         above, bounded = self.above, most_ns is not None or admission is not None
         if above is None and not bounded and ticket is None and self.line.head is not None and not self.closed:
@@ -75,13 +75,13 @@ class Limit(Node):
         try:
             found, loop = self.take(permits, since), self.tree.loop
             if found is None and (bounded or self.shut):
-                if turns is None:
-                    turns = loop is not None and loop.starved()
-                if turns:
+                if starved is None:
+                    starved = loop is not None and loop.starved()
+                if starved:
                     return None, NOT_GRANTED, 0, ()
                 self._admit(permits, most_ns, admission, refusals)
         except Exception:
-            if turns or (turns is None and loop is not None and loop.starved()):
+            if starved or (starved is None and loop is not None and loop.starved()):
                 return None, NOT_GRANTED, 0, ()
             raise
         if found is None:
@@ -95,13 +95,14 @@ class Limit(Node):
                     raise
             return ticket, NOT_GRANTED, asked, ()
         at, taken = found
-        if turns is None:
-            turns = loop is not None and taken[0][2] + self.offset >= loop.check.until and loop.starved()
-        if not turns:
+        if starved is None:
+            starved = loop is not None and taken[0][2] + self.offset >= loop.check.until and loop.starved()
+        if not starved:
             return None, at, 0, taken
         make_returnable(taken, 1)
         self.tree.resuming += 1
-        ticket, reading = ticket or self.ticket(), self.read()
+        assert loop is not None  # it is starved
+        ticket, reading = ticket or (self.waker or self._begin_line(loop)).ticket(), self.read()
         ticket.set_result((at, taken, reading, None))
         return ticket, at, reading, ()
 
@@ -125,7 +126,7 @@ class Limit(Node):
         """`ask`, once the starved loop has turned: nobody who only asks, and is refused, keeps it from its other tasks."""
         assert self.tree.loop is not None  # it is starved
         await self.tree.loop.turn()
-        return self.ask(permits, most_ns, admission, refusals, since, turns=False)
+        return self.ask(permits, most_ns, admission, refusals, since, starved=False)
 
     async def acquire(
         self,
@@ -210,11 +211,6 @@ class Limit(Node):
             "acquire_blocking() needs a limiter for the whole process: Limiter(..., scope='process'). In a coroutine, await acquire()."
         )
 
-    async def finish(self) -> None:
-        """After it was closed: return once no task is left."""
-        if self.waker is not None:
-            await self.waker.aclose()
-
     # When a request would be granted, and what lies ready, here and above. A question takes nothing; what is due is granted first.
 
     def next_reading(self) -> int | None:
@@ -238,7 +234,7 @@ class Limit(Node):
         self.provider.look()
         return self.look_now()
 
-    def in_line(self) -> int:
+    def permits_in_line(self) -> int:
         """The permits of all who wait there; of each limit below, those of its first."""
         return sum([count_of(below.stood) for _, below in self.line.below()], count_of(self.line.total))
 

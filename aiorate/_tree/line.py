@@ -48,12 +48,12 @@ class Line(Generic[N]):
     collection looks at each of them again and again.
     """
 
-    __slots__ = ("_absent", "_countable", "_gone", "_own", "_queue", "head", "left", "total", "turns")
+    __slots__ = ("_absent", "_countable", "_gone", "_own", "_queue", "departures", "head", "total", "turns")
 
     def __init__(self) -> None:
         self.total: Permits = 0
         """The permits of all its own requests."""
-        self.left: int = 0
+        self.departures: int = 0
         """How often a request has left that was not served."""
         self.turns: FairQueue[Request | N] | None = None
         """The limits below, and the first request; None: nobody shares this limit."""
@@ -117,7 +117,7 @@ class Line(Generic[N]):
 
     def leave(self, ticket: Ticket, permits: Permits) -> None:
         """Remove a request that was not served."""
-        self.left += 1
+        self.departures += 1
         self.total -= permits
         self._countable += _AT_ONCE
         if not ticket.done():

@@ -106,11 +106,6 @@ class Node(Supply):
             self.look()
         return ticket
 
-    def ticket(self) -> Ticket:
-        """A ticket for a request that is not in line."""
-        assert self.tree.loop is not None  # it is starved
-        return (self.waker or self._begin_line(self.tree.loop)).ticket()
-
     def _begin_line(self, loop: Loop) -> Waker:
         self._made_line()
         self.waker = waker = loop.filler(self, self.name) if isinstance(self.scheduler, TokenPool) else loop
@@ -127,7 +122,7 @@ class Node(Supply):
         assert self.waker is not None
         self.waker.leave(ticket)
         self.line.leave(ticket, permits)
-        self.tree.agenda.left(ticket)
+        self.tree.agenda.forget(ticket)
         if ticket is self.line.head:
             self.look_if_alive()
 
@@ -172,7 +167,7 @@ class Node(Supply):
             if self.above is None and self.held_at is None:
                 self._serve(now)
             else:
-                above = self._look_on(now)
+                above = self._stand_or_wait(now)
             if self.permitted is not self.scheduler:
                 self.forget_told(now)
             return above
@@ -183,7 +178,8 @@ class Node(Supply):
             self._serving = False
             self.open_meter()
 
-    def _look_on(self, now: int) -> Node | None:
+    def _stand_or_wait(self, now: int) -> Node | None:
+        """Have the first stand above once it is due here. Returns what `_look` does."""
         above, tree, line = self.above, self.tree, self.line
         moved: Node | None = None
         while True:
@@ -213,7 +209,7 @@ class Node(Supply):
             late = 0 if due is None else min(now - due, self.catch_up)
             if not up:  # nothing is taken above
                 moved = self._leave_above() or moved
-                self._serve(now, only=True)
+                self._serve(now, only_here=True)
                 if self.due is not None:
                     return moved
                 continue
@@ -246,8 +242,8 @@ class Node(Supply):
 
     # Grant.
 
-    def _serve(self, now: int, only: bool = False) -> None:
-        """Grant what is due, in order, and set the timer for the next. ``only`` those that take nothing above."""
+    def _serve(self, now: int, only_here: bool = False) -> None:
+        """Grant what is due, in order, and set the timer for the next. ``only_here``: those that take nothing above."""
         line, scheduler, tree, catch_up = self.line, self.scheduler, self.tree, self.catch_up
         loop, permitted = tree.loop, self.permitted
         assert loop is not None
@@ -270,7 +266,7 @@ class Node(Supply):
                 if tree.resuming >= FEW and (woken if tree.threads else tree.resuming) >= loop.most:
                     self._set_due(now)  # that is, as soon as the loop has turned
                     break
-                if only and self.permits_above(first.stood if isinstance(first, Node) else first[1]):
+                if only_here and self.permits_above(first.stood if isinstance(first, Node) else first[1]):
                     self.due = None
                     break
                 if isinstance(first, Node):
@@ -280,7 +276,7 @@ class Node(Supply):
                     woken += granted
                     continue
                 ticket, permits, since = first
-                left = line.left
+                departures = line.departures
                 at = permitted.take(permits, now, since if since > earliest else earliest)
                 if at > now:
                     self._set_due(at)
@@ -288,7 +284,7 @@ class Node(Supply):
                 if not taken or taken[0][1] is not permits:
                     taken = ((self, permits, now),)
                 try:
-                    if line.left != left and line.first_request() != first:
+                    if line.departures != departures and line.first_request() != first:
                         raise InvalidStateError
                     ticket.set_result((at, taken, reading, None if watched is None else watched.paused(at, since)))
                 except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
@@ -516,11 +512,13 @@ def undo(taken: Taken, returnable: bool = True, look: bool = True, tasks: int = 
 
 
 def _stand_anew(path: list[tuple[Node, Permits, int]], node: Node) -> int:
-    """Have the limits of the path stand above anew."""
+    """Have the limits of the path stand above anew, and the one at which it ended. Returns the number granted: none."""
     limits = [limit for limit, _, _ in path[1:]]
-    for limit in [*limits, *([] if node in limits else [node])]:
+    if node not in limits:
+        limits.append(node)
+    for limit in limits:
         limit._leave_above()
-    for limit in [*([] if node in limits else [node]), *reversed(limits)]:
+    for limit in reversed(limits):
         limit._look()
     return 0
 

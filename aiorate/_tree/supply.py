@@ -322,12 +322,12 @@ class Supply(Timeline):
         self.late_since = max(since, now - self.catch_up)
         return self.late_since
 
-    def credit(self, permits: Permits, taken: int) -> None:
+    def credit(self, permits: Permits, instant: int) -> None:
         """Permits that were taken at that instant come back. Those of before a reset stay spent."""
         counters = self.own_counters()
-        if counters.reset_at is None or taken > counters.reset_at:
+        if counters.reset_at is None or instant > counters.reset_at:
             counters.given_back += permits
-            self.permitted.give_back(permits, self.now(), taken)
+            self.permitted.give_back(permits, self.now(), instant)
 
     def tell(self, event: Event) -> None:
         """Log the event and call ``on_event``, once no decision is half made: the callback may use the limiter."""

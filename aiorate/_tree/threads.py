@@ -231,10 +231,10 @@ class ThreadTree(Tree):
         decisions.post(call)
 
     def read(self, call: Callable[[], T]) -> T:
-        return call() if decisions.here else decisions.run(call)
+        return call() if decisions.deciding else decisions.run(call)
 
     def change(self, call: Callable[[], object]) -> None:
-        if decisions.here:
+        if decisions.deciding:
             decisions.hand(call)
         else:
             decisions.run(call)
@@ -273,17 +273,17 @@ class ThreadLimit(Limit):
         refusals: Refusals = ACQUIRE,
         since: int | None = None,
         ticket: Ticket | None = None,
-        turns: bool | None = None,
+        starved: bool | None = None,
     ) -> Answer:
         loop = loop_here()
         if loop is None:  # a coroutine that is driven by hand: it must not wait
             return decisions.run(super().ask, permits, most_ns, admission, refusals, since, None, False)
         assert self.tree.loop is not None
-        if turns is None:
-            turns = not self.tree.loop.manual and loop.starved()
+        if starved is None:
+            starved = not self.tree.loop.manual and loop.starved()
         own = ThreadTicket(self, permits, loop)
         try:
-            return decisions.run(_ask, own, most_ns, admission, refusals, since, turns)
+            return decisions.run(_ask, own, most_ns, admission, refusals, since, starved)
         except BaseException:
             decisions.post(partial(undo_request, own))
             raise
@@ -318,7 +318,7 @@ class ThreadLimit(Limit):
             )
         if permits is _ONE and self.meter.grab(True):
             return 0, ()
-        if decisions.in_thread and not decisions.here:
+        if decisions.in_thread and not decisions.deciding:
             raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
         ticket = ThreadTicket(self, permits)
         try:
@@ -348,9 +348,9 @@ def _take(ticket: ThreadTicket) -> tuple[int, Taken] | None:
 
 
 def _ask(
-    ticket: ThreadTicket, most_ns: int | None, admission: Admission | None, refusals: Refusals, since: int | None, turns: bool
+    ticket: ThreadTicket, most_ns: int | None, admission: Admission | None, refusals: Refusals, since: int | None, starved: bool
 ) -> Answer:
-    answer = Limit.ask(ticket.limit, ticket.permits, most_ns, admission, refusals, since, ticket, turns)
+    answer = Limit.ask(ticket.limit, ticket.permits, most_ns, admission, refusals, since, ticket, starved)
     ticket.taken = answer[3]
     if answer[0] is ticket and not isinstance(ticket.outcome, BaseException):
         waiters.add(ticket)
@@ -362,14 +362,6 @@ def _ask(
 _trees: WeakSet[ThreadTree] = WeakSet()
 
 
-def _before_fork() -> None:
-    decisions.lock.acquire()  # no decision is half made in a child, but that of a strategy or a clock that forks
-
-
-def _after_fork_in_parent() -> None:
-    decisions.lock.release()
-
-
 def _after_fork_in_child() -> None:
     """The budgets go on, and the waiting requests are in the parent."""
     decisions.begin_again()
@@ -379,4 +371,7 @@ def _after_fork_in_child() -> None:
 
 
 with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    # No decision is half made in a child, but that of a strategy or a clock that forks. The lock is another one after a fork.
+    os.register_at_fork(
+        before=lambda: decisions.lock.acquire(), after_in_parent=lambda: decisions.lock.release(), after_in_child=_after_fork_in_child
+    )

@@ -250,7 +250,7 @@ def test_a_refused_try_decides_nothing_outside_of_the_lock(monkeypatch: pytest.M
     assert in_thread(limiter.try_acquire).result(LONG)
     seen: list[bool] = []
     here = ThreadTree.here
-    monkeypatch.setattr(ThreadTree, "here", lambda self: (seen.append(decisions.here), here(self))[1])
+    monkeypatch.setattr(ThreadTree, "here", lambda self: (seen.append(decisions.deciding), here(self))[1])
     assert not in_thread(limiter.try_acquire).result(LONG)
 
     assert False not in seen
