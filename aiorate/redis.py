@@ -217,7 +217,6 @@ class RedisBudget(Budget):
             scope=scope,
             **dimensions,
         )
-        terms.lease = 0
         self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, self._booked.pool, terms, self._refusals)
 
     def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:

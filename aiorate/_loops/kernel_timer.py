@@ -50,13 +50,8 @@ class KernelTimers(Alarms):
             timers = cls(loop)
             try:
                 timers._open()
-            except (
-                OSError,
-                AttributeError,
-                ImportError,
-                NotImplementedError,
-                TypeError,
-            ):  # TypeError: Windows has no library without a name
+            # TypeError: Windows has no library without a name.
+            except (OSError, AttributeError, ImportError, NotImplementedError, TypeError):
                 return None
             cls._of[id(loop)] = timers
             timers.changed()  # closes it soon if no timer is set

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from aiorate._errors import EngineUnavailable
 from aiorate._store.file import Busy, Record
-from aiorate._store.slots import Level, Run
-from aiorate._store.talk import FLUSH_NS, MS, US, Talk
+from aiorate._store.slots import MS, US, Level, Run
+from aiorate._store.talk import FLUSH_NS, Talk
 from aiorate._store.twin import Answering, take_now
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_give_back, check_permits, check_window
-from aiorate._store.slots import MOST_NS, Hand, Level, Part, Run, check_memory
+from aiorate._store.slots import MOST_NS, US, Hand, Level, Part, Run, check_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _LOOK_AGAIN_NS = 20_000_000
 _ONE = 1  # compared by identity
 _SINGLE = (1,)
-_US = 1_000  # ns
 
 
 class Pool(Scheduler):
@@ -98,7 +97,7 @@ class Pool(Scheduler):
 
     def run(self, n: int, place: int, starts: list[float], need: tuple[int, ...], parts: Sequence[Part], now: int) -> Run:
         """Slots that begin so many us after ``now``: the first of them, and by each rate."""
-        first, *times = [now + ceil(us * _US) for us in starts]
+        first, *times = [now + ceil(us * US) for us in starts]
         paced = [(at, of, j) for j, (at, of) in enumerate(zip(times, need, strict=True)) if of]
         steps = [(parts[j].rate.permits, parts[j].rate.period_ns * of) for _, of, j in paced]
         slowest = max(paced, key=lambda each: parts[each[2]].time_of(each[1]))[2]

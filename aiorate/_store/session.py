@@ -15,7 +15,8 @@ from aiorate._rate import NS_PER_SECOND, ns_to_seconds
 from aiorate._store.client import client_of
 from aiorate._store.failures import Refusal, said, said_by_server
 from aiorate._store.script import FORM, MOST_RUNS, pack, read_answer
-from aiorate._store.talk import FLUSH_NS, US, Sent, Talk
+from aiorate._store.slots import US
+from aiorate._store.talk import FLUSH_NS, Sent, Talk
 from aiorate._store.twin import Local
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class StoreSession(Talk):
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._once: bool = False  # whether there may be requests in line that ask once
         self._asked: list[Request] = []  # those that were in line when the store was asked last
-        super().__init__(node, pool, terms.horizon, terms.lease, terms.slack)
+        super().__init__(node, pool, terms.horizon, terms.lease if pool.unit else 0, terms.slack)  # of reservations, nothing is taken ahead
 
     @property
     def run(self) -> Callable[..., Any]:

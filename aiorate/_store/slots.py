@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from aiorate._schedulers.calendar_window import CalendarWindow
 
 
+US, MS = 1_000, 1_000_000  # ns
 MOST_NS = 10**19
 """317 years: the longest duration that a store can count."""
 

@@ -18,7 +18,7 @@ from weakref import WeakSet
 from aiorate._rate import NS_PER_SECOND
 from aiorate._schedulers.amounts import count_of
 from aiorate._store.script import HEAD, MOST, MOST_RUNS, OF_RATE, Question, numbers_of, row
-from aiorate._store.slots import MOST_NS, Level, Run, check_pause
+from aiorate._store.slots import MOST_NS, MS, US, Level, Run, check_pause
 from aiorate._tree.provider import Provider
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from aiorate._tree.limit import Limit
 
 
-US, MS = 1_000, 1_000_000  # ns
 FLUSH_NS = 50 * MS  # after which the store hears what came back, if no question is to be expected
 _RECHECK_NS = NS_PER_SECOND  # how often a process in which a request waits asks whether a pause goes on
 _PORTION = 500  # slots in one question, if a horizon has fewer: the loop wakes as many waiters before slots lapse

@@ -279,8 +279,7 @@ class ThreadLimit(Limit):
         if loop is None:  # a coroutine that is driven by hand: it must not wait
             return decisions.run(super().ask, permits, most_ns, admission, refusals, since, None, False)
         assert self.tree.loop is not None
-        if starved is None:
-            starved = not self.tree.loop.manual and loop.starved()
+        starved = self.tree.loop.starved() if starved is None else starved
         own = ThreadTicket(self, permits, loop)
         try:
             return decisions.run(_ask, own, most_ns, admission, refusals, since, starved)
