@@ -13,7 +13,6 @@ from aiorate._loops.table import starved_here
 from aiorate._options import strategy_of
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
-from aiorate._tree.limit import NOT_GRANTED
 from aiorate._tree.refusals import ACQUIRE, CLOSED
 
 if TYPE_CHECKING:
@@ -118,12 +117,12 @@ class Limiter(Base, Block[float]):
         node, tree = self._node, self._node.tree
         if tree.threads and permits is _ONE and not starved_here() and self._meter.grab(True):
             return 0.0
-        ticket, at, asked, _ = node.ask(permits, most_ns, self._max_waiting)
-        if ticket is None and at == NOT_GRANTED:
-            ticket, at, asked, _ = await node.ask_again(permits, most_ns, self._max_waiting)
+        ticket = node.ask(permits, most_ns, self._max_waiting)
         if ticket is None:
+            ticket = await node.ask_again(permits, most_ns, self._max_waiting)
+        if isinstance(ticket, tuple):
             return 0.0
-        epoch, loop, waker, decided = tree.epoch, tree.loop, node.waker, ticket.done()
+        loop, waker, decided = tree.loop, node.waker, ticket.done()
         # As Limit.wait(), without another coroutine.
         try:
             while not ticket.done():
@@ -131,9 +130,9 @@ class Limiter(Base, Block[float]):
             if (decided or tree.resuming > 1) and loop is not None and loop.starved():
                 await loop.turn()
         except BaseException:
-            node.give_up(ticket, permits, epoch)
+            node.give_up(ticket)
             raise
-        return node.go_on(ticket, permits, asked, epoch)[0] / NS_PER_SECOND
+        return node.go_on(ticket)[0] / NS_PER_SECOND
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if they are available right now, without waiting.
@@ -235,13 +234,11 @@ class Limiter(Base, Block[float]):
         node, count = self._node, SlotCount(self._node)
         while True:
             since = node.tree.run(count.open)
-            ticket, at, asked, _ = node.ask(1, None, self._max_waiting, ACQUIRE, since)
-            if ticket is None and at == NOT_GRANTED:
-                ticket, at, asked, _ = await node.ask_again(1, None, self._max_waiting, ACQUIRE, since)
-            at_once = at != NOT_GRANTED
-            if ticket is not None:
-                _, at, _ = await node.wait(ticket, 1, asked)
-            yield node.tree.run(count.slot, at, at_once)
+            found = node.ask(1, None, self._max_waiting, ACQUIRE, since)
+            if found is None:
+                found = await node.ask_again(1, None, self._max_waiting, ACQUIRE, since)
+            waited, at = (0, found[0]) if isinstance(found, tuple) else (await node.wait(found))[:2]
+            yield node.tree.run(count.slot, at, not waited)
 
     def _check(self, call: str, permits: int) -> None:
         node = self._node

@@ -8,7 +8,7 @@ from asyncio import current_task
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from aiorate._loops.loop import GRAIN_NS, LONGEST_NS
+from aiorate._loops.loop import GRAIN_NS, LONGEST_NS, FutureTicket
 from aiorate._loops.turn import OneLoop
 from aiorate._rate import NS_PER_SECOND, ceil_div
 
@@ -84,10 +84,11 @@ class AsyncioLoop(OneLoop):
             wait = ceil_div(wait, 1_000_000) * 1_000_000
         return self.native.call_later(wait / NS_PER_SECOND, callback)
 
-    def ticket(self) -> asyncio.Future[Any]:
-        return self.native.create_future()
+    def ticket(self) -> FutureTicket:
+        return FutureTicket(loop=self.native)
 
-    signal = ticket
+    def signal(self) -> asyncio.Future[Any]:
+        return self.native.create_future()
 
     def wait(self, ticket: asyncio.Future[Any], /) -> asyncio.Future[Any]:
         return ticket

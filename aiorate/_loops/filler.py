@@ -109,8 +109,7 @@ class Filler(Waker):
             self._seated -= 1
             if not self._seated:
                 self._wake_task()
-        # Done. The line may keep the ticket for a while, but must not keep the task.
-        ticket.outcome, ticket.filler, ticket.task, ticket.waiter = _LEFT, None, None, None
+        ticket.filler = ticket.task = ticket.waiter = None  # the line may keep the ticket for a while, but must not keep the task
 
     def notify_later(self, ticket: FillerTicket) -> None:
         """Have the owner notified, in order."""
@@ -182,6 +181,3 @@ class Filler(Waker):
             ticket.filler = ticket.waiter = None
         self._condition.notify_all()
         self._waiters.clear()
-
-
-_LEFT = asyncio.CancelledError()  # an outcome that is never read

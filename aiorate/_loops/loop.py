@@ -56,10 +56,31 @@ class TimedClock(Clock, Protocol):
         ...
 
 
-class OutcomeTicket:
-    """A ticket that holds the outcome itself, while its owner awaits something else."""
+class FutureTicket(Future[Any]):
+    """A request that waits: a future for its outcome, and what its line keeps with it."""
 
-    __slots__ = ("outcome", "task")
+    __slots__ = ("asked", "epoch", "left", "since", "wanted")
+    wanted: Any
+    """The permits that it wants."""
+    since: int
+    """The instant since when it stands in line."""
+    asked: int
+    """What the clock read when it was asked for."""
+    epoch: int
+    """That of its tree at the time."""
+    left: bool
+    """Whether it has left its line, and was not granted."""
+
+
+class OutcomeTicket:
+    """The same where its owner awaits something else than a future."""
+
+    __slots__ = ("asked", "epoch", "left", "outcome", "since", "task", "wanted")
+    wanted: Any
+    since: int
+    asked: int
+    epoch: int
+    left: bool
 
     def __init__(self) -> None:
         self.outcome: Any = None
@@ -84,7 +105,7 @@ class OutcomeTicket:
         raise NotImplementedError
 
 
-Ticket: TypeAlias = Future[Any] | OutcomeTicket  # what a waiter holds; of a future, only what the other has too
+Ticket: TypeAlias = FutureTicket | OutcomeTicket  # what a waiter holds; of a future, only what the other has too
 
 
 class Decider(Protocol):

@@ -22,6 +22,7 @@ from aiorate._store.twin import Local
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiorate._loops.loop import Ticket
     from aiorate._schedulers.amounts import Permits
     from aiorate._store.client import StoreClient
     from aiorate._store.options import Terms
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from aiorate._store.store import Asked
     from aiorate._store.talk import Runs
     from aiorate._tree.limit import Limit
-    from aiorate._tree.line import Request
     from aiorate._tree.node import Taken
     from aiorate._tree.refusals import Refusals
 
@@ -67,7 +67,7 @@ class StoreSession(Talk):
         self._local: Local | None = None  # the store meanwhile, by the policy "local"
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._once: bool = False  # whether there may be requests in line that ask once
-        self._asked: list[Request] = []  # those that were in line when the store was asked last
+        self._asked: list[Ticket] = []  # those that were in line when the store was asked last
         super().__init__(node, pool, terms.horizon, terms.lease if pool.unit else 0, terms.slack)  # of reservations, nothing is taken ahead
 
     @property
@@ -180,8 +180,8 @@ class StoreSession(Talk):
         pool = self._pool
         self._asked = self._in_line()[:MOST_RUNS]
         first = self._node.first() if self._asked else None
-        if isinstance(first, tuple) and first[2] >= _SINCE and not self._lease:  # nobody waits before them
-            needs = [pool.need(permits) for _, permits, _ in self._asked]
+        if first is not None and first.since >= _SINCE and not self._lease:  # nobody waits before them
+            needs = [pool.need(ticket.wanted) for ticket in self._asked]
             return [(need[0], (1,) * len(pool.parts)) if pool.unit else (1, need) for need in needs], self._slack / US
         return ([] if self._enough(self._node.now()) else self._lack()), -1.0
 
@@ -358,16 +358,16 @@ class StoreSession(Talk):
             raise refusals.too_long(permits, 0, node.wait_for(permits, node.now()))
         self._once = True
 
-    def _in_line(self) -> list[Request]:
-        found = [request for request in self._node.line if request[2] >= _SINCE] if self._once else []
+    def _in_line(self) -> list[Ticket]:
+        found = [ticket for ticket in self._node.line if ticket.since >= _SINCE] if self._once else []
         self._once = bool(found)
         return found
 
-    def _refuse(self, requests: list[Request] | None = None) -> None:
+    def _refuse(self, requests: list[Ticket] | None = None) -> None:
         """Those are not granted; by default, all in line."""
         requests = self._in_line() if requests is None else requests
         if requests:
-            self._node.expire([(ticket, permits, 0, self._refusals) for ticket, permits, _ in requests])
+            self._node.expire([(ticket, 0, self._refusals) for ticket in requests])
 
     def _end(self, answer: Answer | None) -> None:
         """After an answer to a question for them alone, or to one for all in line, which granted none of them: None.
@@ -378,14 +378,13 @@ class StoreSession(Talk):
         node, asked = self._node, self._asked
         over = asked if answer is None else [request for request, run in zip(asked, answer.runs, strict=False) if not run[0]]
         for request in self._in_line():
-            ticket, permits, _ = request
-            if ticket.done():
+            if request.done():
                 continue
-            lacks = self._pool.lacks(permits, node.now())
+            lacks = self._pool.lacks(request.wanted, node.now())
             if request in over and (lacks or answer is not None):
                 self._refuse([request])
             elif not lacks:
-                node.tree.agenda.limit_wait(node, node.read() + self._slack, (ticket, permits, self._slack, self._refusals))
+                node.tree.agenda.limit_wait(node, node.read() + self._slack, (request, self._slack, self._refusals))
 
     # Later.
 

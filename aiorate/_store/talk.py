@@ -92,13 +92,13 @@ class Talk(Provider):
     def _first(self) -> Permits:
         """The permits of the first in line; 0: nobody waits."""
         first = self._node.first()
-        return 0 if first is None else first[1] if isinstance(first, tuple) else first.stood
+        return 0 if first is None else first.wanted
 
     def _uncovered(self, now: int) -> list[tuple[int, ...]]:
         """The first requests for which there are not enough slots, of those in line in about the order of service."""
         pool, line, first = self._pool, self._node.line, self._node.first()
         below = sorted([limit for _, limit in line.below()], key=lambda limit: limit is not first)
-        waiting = chain([limit.stood for limit in below], (permits for ticket, permits, _ in line if not ticket.cancelled()))
+        waiting = chain([limit.wanted for limit in below], (ticket.wanted for ticket in line if not ticket.cancelled()))
         needs = [*islice((need for permits in waiting if any(need := pool.need(permits))), 2 * MOST_RUNS)]
         have = pool.hand.amounts(len(pool.parts), now)
         for place, need in enumerate(needs):

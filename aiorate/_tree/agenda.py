@@ -15,11 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aiorate._loops.loop import Handle, Loop, Ticket
-    from aiorate._schedulers.amounts import Permits
     from aiorate._tree.refusals import Refusals
 
-# A request that waits for a limited time: its ticket and permits, the ns for which it may wait, and its errors.
-Limited = tuple["Ticket", "Permits", int, "Refusals"]
+# A request that waits for a limited time: its ticket, the ns for which it may wait, and its errors.
+Limited = tuple["Ticket", int, "Refusals"]
 _SMALL = 32
 
 
@@ -45,7 +44,7 @@ class Member(Protocol):
 class Agenda:
     """Of one event loop."""
 
-    __slots__ = ("_early", "_fired_at", "_gone", "_handle", "_heap", "_loop", "_most", "_number", "_set_for")
+    __slots__ = ("_early", "_fired_at", "_handle", "_heap", "_loop", "_most", "_number", "_set_for")
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -54,8 +53,7 @@ class Agenda:
         self._early = 0  # how often the timer fired before that reading
         self._fired_at: int | None = None
         self._heap: list[tuple[int, int, Member, Limited | None]] = []
-        self._gone: dict[Ticket, None] = {}  # of requests that may have an entry, and left undecided
-        self._most = _SMALL  # entries, or requests that left, before those that are over are removed
+        self._most = _SMALL  # entries before those that are over are removed
         self._number = 0
 
     def wake(self, limit: Member, reading: int | None) -> None:
@@ -78,31 +76,22 @@ class Agenda:
     def forget(self, ticket: Ticket) -> None:
         """A request left undecided, perhaps one with a deadline."""
         first = self._heap[0][3] if self._heap else None
-        if self._heap and not ticket.done():  # as under trio, where nothing else shows it
-            self._gone[ticket] = None
-            self._aim()
-        elif first is not None and first[0] is ticket:
+        if first is not None and first[0] is ticket:
             self._aim()
 
     def _holds(self, entry: tuple[int, int, Member, Limited | None]) -> bool:
         at, _, limit, request = entry
-        return limit.wake_at == at if request is None else self._waits(request[0])
-
-    def _waits(self, ticket: Ticket) -> bool:
-        return not ticket.done() and ticket not in self._gone and outcome_of(ticket) is None
+        return limit.wake_at == at if request is None else _waits(request[0])
 
     def _aim(self) -> None:
         heap = self._heap
         while heap and not self._holds(heap[0]):
             heappop(heap)
         self._most -= 1
-        if max(len(heap), len(self._gone)) > max(self._most, _SMALL):  # they would pile up behind the first
+        if len(heap) > max(self._most, _SMALL):  # they would pile up behind the first
             heap[:] = [entry for entry in heap if self._holds(entry)]
             heapify(heap)
             self._most = 2 * len(heap) + _SMALL
-            self._gone.clear()
-        if not heap:
-            self._gone.clear()
         self.set(heap[0][0] if heap else None)
 
     def set(self, reading: int | None) -> None:
@@ -141,8 +130,12 @@ class Agenda:
             for limit in due:
                 limit.ring()
             for limit, requests in over.items():
-                limit.expire(request for request in requests.values() if self._waits(request[0]))
+                limit.expire(request for request in requests.values() if _waits(request[0]))
             self._aim()
         except Exception as error:  # a broken clock: nobody hangs
             for limit in dict.fromkeys([*due, *over, *[entry[2] for entry in heap]]):
                 limit.fail(error)
+
+
+def _waits(ticket: Ticket) -> bool:
+    return not (ticket.left or ticket.done()) and outcome_of(ticket) is None

@@ -27,13 +27,10 @@ if TYPE_CHECKING:
     from aiorate._tree.node import Taken
     from aiorate._tree.refusals import Admission, Refusals
 
-    # A ticket to wait with, or None if it was granted; the instant for which it is scheduled; the clock's reading, if it has to wait; and
-    # what was taken.
-    Answer = tuple[Ticket | None, int, int, Taken]
+    # For when the request was scheduled, and what was taken; a ticket to wait with; or None: ask again once the loop has turned.
+    Answer = tuple[int, Taken] | Ticket | None
 
 
-NOT_GRANTED = 1 << 200
-"""In place of an instant: the request was not granted at once."""
 _MOST_LEVELS = 64  # a decision may pass all of them, each by about ten nested calls, and Python allows a thousand
 _KEY = "a key or a budget"
 _NEWS_NS = 1_000_000_000  # a pause that grows by less is not reported again: responses of many requests come one after the other
@@ -62,49 +59,45 @@ class Limit(Node):
     ) -> Answer:
         """Take the permits, or put the request in line for at most ``most_ns``; raises the error if it may not wait there.
 
-        Returns no ticket, the instant for which the request is scheduled, 0 and what was taken, if it is granted at once; otherwise a
-        ticket for `wait`, `NOT_GRANTED`, and the clock's reading. In a starved loop, grants come with a decided ticket, and what would be
-        refused with none: the caller lets the loop turn, and goes on or calls `ask_again`. ``ticket`` is that of a caller in another
-        thread, and ``starved`` whether its loop is starved.
+        Returns the instant for which the request is scheduled and what was taken, if it is granted at once, or else a ticket for `wait`.
+        In a starved loop, grants come with a decided ticket, and for what would be refused with None: the caller lets the loop turn, and
+        goes on or calls `ask_again`. ``ticket`` is that of a caller in another thread, and ``starved`` whether its loop is starved.
         """
         above, bounded = self.above, most_ns is not None or admission is not None
-        if above is None and not bounded and ticket is None and self.line.head is not None and not self.closed:
-            asked = self.read()
-            return self.join(permits, since, None), NOT_GRANTED, asked, ()  # there is nothing else to ask
+        found: tuple[int, Taken] | None = None
         loop = self.tree.loop
-        try:
-            found, loop = self.take(permits, since), self.tree.loop
-            if found is None and (bounded or self.shut):
-                if starved is None:
-                    starved = loop is not None and loop.starved()
-                if starved:
-                    return None, NOT_GRANTED, 0, ()
-                self._admit(permits, most_ns, admission, refusals)
-        except Exception:
-            if starved or (starved is None and loop is not None and loop.starved()):
-                return None, NOT_GRANTED, 0, ()
-            raise
+        if above is not None or bounded or ticket is not None or self.line.head is None or self.closed:  # else it waits
+            try:
+                found, loop = self.take(permits, since), self.tree.loop
+                if found is None and (bounded or self.shut):
+                    if starved is None:
+                        starved = loop is not None and loop.starved()
+                    if starved:
+                        return None
+                    self._admit(permits, most_ns, admission, refusals)
+            except Exception:
+                if starved or (starved is None and loop is not None and loop.starved()):
+                    return None
+                raise
         if found is None:
-            asked = self.read()
-            ticket = self.join(permits, since, ticket)
+            ticket = self.ticket_for(permits, since, ticket)
+            self.join(ticket)
             if most_ns is not None:
                 try:
-                    self.tree.agenda.limit_wait(self, asked + most_ns, (ticket, permits, most_ns, refusals))
+                    self.tree.agenda.limit_wait(self, ticket.asked + most_ns, (ticket, most_ns, refusals))
                 except BaseException:  # no timer
-                    Limit.give_up(self, ticket, permits, self.tree.epoch)
+                    Limit.give_up(self, ticket)
                     raise
-            return ticket, NOT_GRANTED, asked, ()
-        at, taken = found
+            return ticket
         if starved is None:
-            starved = loop is not None and taken[0][2] + self.offset >= loop.check.until and loop.starved()
+            starved = loop is not None and found[1][0][2] + self.offset >= loop.check.until and loop.starved()
         if not starved:
-            return None, at, 0, taken
-        make_returnable(taken, 1)
+            return found
+        ticket = self.ticket_for(permits, since, ticket)
+        make_returnable(found[1], 1)
         self.tree.resuming += 1
-        assert loop is not None  # it is starved
-        ticket, reading = ticket or (self.waker or self._begin_line(loop)).ticket(), self.read()
-        ticket.set_result((at, taken, reading, None))
-        return ticket, at, reading, ()
+        ticket.set_result((*found, ticket.asked, None))
+        return ticket
 
     def _admit(self, permits: Permits, most_ns: int | None, admission: Admission | None, refusals: Refusals) -> None:
         """Raise the error of a request that was refused and may not wait in line, or not for ``most_ns``."""
@@ -122,11 +115,13 @@ class Limit(Node):
 
     async def ask_again(
         self, permits: Permits, most_ns: int | None, admission: Admission | None, refusals: Refusals = ACQUIRE, since: int | None = None
-    ) -> Answer:
+    ) -> tuple[int, Taken] | Ticket:
         """`ask`, once the starved loop has turned: nobody who only asks, and is refused, keeps it from its other tasks."""
         assert self.tree.loop is not None  # it is starved
         await self.tree.loop.turn()
-        return self.ask(permits, most_ns, admission, refusals, since, starved=False)
+        found = self.ask(permits, most_ns, admission, refusals, since, starved=False)
+        assert found is not None  # it does not count as starved
+        return found
 
     async def acquire(
         self,
@@ -137,22 +132,22 @@ class Limit(Node):
         since: int | None = None,
     ) -> tuple[int, Taken]:
         """`ask`, and wait. Returns the nanoseconds waited, and what was taken."""
-        ticket, at, asked, taken = self.ask(permits, most_ns, admission, refusals, since)
-        if ticket is None and at == NOT_GRANTED:
-            ticket, at, asked, taken = await self.ask_again(permits, most_ns, admission, refusals, since)
-        if ticket is None:
-            return 0, taken
-        waited, _, taken = await self.wait(ticket, permits, asked)
+        found = self.ask(permits, most_ns, admission, refusals, since)
+        if found is None:
+            found = await self.ask_again(permits, most_ns, admission, refusals, since)
+        if isinstance(found, tuple):
+            return 0, found[1]
+        waited, _, taken = await self.wait(found)
         return waited, taken
 
-    async def wait(self, ticket: Ticket, permits: Permits, asked: int) -> tuple[int, int, Taken]:
+    async def wait(self, ticket: Ticket) -> tuple[int, int, Taken]:
         """Wait until the ticket of `ask` is decided, and the loop has turned. Returns what `go_on` does.
 
         Cancelled meanwhile, the request is undone. `aiorate.Limiter.acquire` has these lines too: a coroutine in between would cost
         each of 100 000 waiters 220 bytes and a twentieth of the time.
         """
         tree, waker, decided = self.tree, self.waker, ticket.done()
-        epoch, loop = tree.epoch, tree.loop
+        loop = tree.loop
         try:
             while not ticket.done():
                 await waker.wait(ticket)  # type: ignore[union-attr]  # somebody waits
@@ -160,12 +155,12 @@ class Limit(Node):
             if (decided or tree.resuming > 1) and loop is not None and loop.starved():
                 await loop.turn()
         except BaseException:
-            self.give_up(ticket, permits, epoch)
+            self.give_up(ticket)
             raise
-        return self.go_on(ticket, permits, asked, epoch)
+        return self.go_on(ticket)
 
-    def go_on(self, ticket: Ticket, permits: Permits, asked: int, epoch: int) -> tuple[int, int, Taken]:
-        """Go on with a decided request, which was asked for when the clock read ``asked``, or raise its error.
+    def go_on(self, ticket: Ticket) -> tuple[int, int, Taken]:
+        """Go on with a decided request, or raise its error.
 
         Returns the nanoseconds waited, the instant for which the request was scheduled, and what was taken. Told are those who watch.
         """
@@ -173,26 +168,26 @@ class Limit(Node):
         if isinstance(outcome, BaseException):
             raise outcome
         at, taken, reading, limited_by = outcome
-        waited = max(reading - asked, 0)  # by the clock of another loop, it may be less
-        self._went_on(ticket, taken, epoch, waited)
+        waited = max(reading - ticket.asked, 0)  # by the clock of another loop, it may be less
+        self._went_on(ticket, taken, waited)
         if self.watch is not None:
-            self.watch.tell(self.name, waited, permits, limited_by)
+            self.watch.tell(self.name, waited, ticket.wanted, limited_by)
         return waited, at, taken
 
-    def _went_on(self, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
-        if epoch == self.tree.epoch:
+    def _went_on(self, ticket: Ticket, taken: Taken, waited: int) -> None:
+        if ticket.epoch == self.tree.epoch:
             self.tree.resuming -= 1
             make_final(taken, 1)
         if waited > 0:
             self.wait_counters.note(waited)
 
-    def give_up(self, ticket: Ticket, permits: Permits, epoch: int) -> None:
+    def give_up(self, ticket: Ticket) -> None:
         """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never waits. An error is a strategy's."""
-        outcome, current = outcome_of(ticket), epoch == self.tree.epoch
+        outcome, current = outcome_of(ticket), ticket.epoch == self.tree.epoch
         if outcome is None:
             self.own_counters().cancelled += 1
             if current:
-                self.leave(ticket, permits)
+                self.leave(ticket)
         elif not isinstance(outcome, BaseException):
             if current:
                 self.tree.resuming -= 1
@@ -219,8 +214,7 @@ class Limit(Node):
         assert first is not None
         if self.above is None and self.due is not None:
             return self.reading_at(self.due)
-        permits, below = (first[1], None) if isinstance(first, tuple) else (first.stood, first)
-        wait = self._wait_for(permits, self.now(), 0, below)
+        wait = self._wait_for(first.wanted, self.now(), 0, first if isinstance(first, Node) else None)
         return None if wait is None else self.read() + wait
 
     def above_on_demand(self) -> bool:
@@ -236,7 +230,7 @@ class Limit(Node):
 
     def permits_in_line(self) -> int:
         """The permits of all who wait there; of each limit below, those of its first."""
-        return sum([count_of(below.stood) for _, below in self.line.below()], count_of(self.line.total))
+        return sum([count_of(below.wanted) for _, below in self.line.below()], count_of(self.line.total))
 
     def available(self) -> int:
         """How many permits a newcomer would get at once."""
@@ -380,12 +374,12 @@ class Limit(Node):
         line, most = self.line, self.scheduler.max_permits
         self.own_counters().unused = 0  # a part of a permit, measured by the old rate
         if most is not None:
-            for ticket, permits, _ in line:
-                if self.exceeded(permits) is not None:
-                    ticket.set_result(ValueError(f"acquire({permits}) can no longer be granted: {most} is the most at once now."))
-                    line.leave(ticket, permits)
+            for ticket in line:
+                if self.exceeded(ticket.wanted) is not None:
+                    line.leave(ticket)
+                    ticket.set_result(ValueError(f"acquire({ticket.wanted}) can no longer be granted: {most} is the most at once now."))
             for _, below in line.below():
-                if self.exceeded(below.stood) is not None:
+                if self.exceeded(below.wanted) is not None:
                     below._leave_above()
                     below.look()
         self.changed()

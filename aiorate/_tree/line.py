@@ -11,6 +11,7 @@ from asyncio import CancelledError, InvalidStateError
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from aiorate._loops.loop import FutureTicket, OutcomeTicket
 from aiorate._schedulers.amounts import first_of
 from aiorate._tree.fair_queue import FairQueue, Flow
 
@@ -37,39 +38,33 @@ def outcome_of(ticket: Ticket) -> Any:
         return None
 
 
-Request = tuple["Ticket", "Permits", int]  # its permits, and the instant since when it stands in line
-
-
 class Line(Generic[N]):
     """Requests in order, and turns among them and the limits below. Made when somebody first waits, or others share the limit.
 
-    Leaving from the middle takes amortised constant time, and keeps nothing of the waiter alive. Ticket, permits, since; ticket, permits,
-    since; and so on in one queue: with an object for each request, serving 100 000 waiters takes 17 to 36 % longer, because garbage
-    collection looks at each of them again and again.
+    Leaving from the middle takes amortised constant time, and keeps nothing of the waiter alive but its ticket, for a while.
     """
 
-    __slots__ = ("_absent", "_countable", "_gone", "_own", "_queue", "departures", "head", "total", "turns")
+    __slots__ = ("_countable", "_gone", "_own", "_queue", "departures", "head", "total", "turns")
 
     def __init__(self) -> None:
         self.total: Permits = 0
         """The permits of all its own requests."""
         self.departures: int = 0
         """How often a request has left that was not served."""
-        self.turns: FairQueue[Request | N] | None = None
+        self.turns: FairQueue[Ticket | N] | None = None
         """The limits below, and the first request; None: nobody shares this limit."""
         self.head: Ticket | None = None
-        """The ticket of the first request: among the turns or, without these, for which the timer is set."""
+        """The first request: among the turns or, without these, for which the timer is set."""
         self._own = Flow(1)  # of the requests, among the turns
-        self._queue: deque[Ticket | Permits] = deque()
+        self._queue: deque[Ticket] = deque()
         self._countable = _FIRST
         self._gone = 0  # requests in the queue that have left, less those that were popped and have yet to leave
-        self._absent: set[Ticket] = set()  # tickets that left without being done
 
     # Its own requests.
 
     def __len__(self) -> int:
         """The number of waiting requests, cancelled ones included until their tasks have run."""
-        return len(self._queue) // 3 - self._gone
+        return len(self._queue) - self._gone
 
     def count(self) -> int:
         """The number of waiting requests that have not been cancelled.
@@ -81,57 +76,44 @@ class Line(Generic[N]):
         if self._countable < length:
             return length
         self._countable = 0
-        return sum(not ticket.cancelled() for ticket, _, _ in self)
+        return sum(not ticket.cancelled() for ticket in self)
 
     def __bool__(self) -> bool:
         return bool(self._queue) and self.first_request() is not None
 
-    def __iter__(self) -> Iterator[Request]:
-        entries = iter(list(self._queue))
-        for request in zip(entries, entries, entries, strict=True):
-            ticket: Ticket = request[0]  # type: ignore[assignment]
-            if not (ticket.done() or (self._absent and ticket in self._absent)):
-                yield request  # type: ignore[misc]
+    def __iter__(self) -> Iterator[Ticket]:
+        for ticket in list(self._queue):
+            if not (ticket.left or ticket.done()):
+                yield ticket
 
-    def first_request(self) -> Request | None:
+    def first_request(self) -> Ticket | None:
         """The first of its own requests; None: there is none."""
         queue = self._queue
         while queue:
-            ticket: Ticket = queue[0]  # type: ignore[assignment]
-            if not (ticket.done() or (self._absent and ticket in self._absent)):
-                return ticket, queue[1], queue[2]  # type: ignore[return-value]
-            del queue[0], queue[0], queue[0]
+            ticket = queue[0]
+            if not (ticket.left or ticket.done()):
+                return ticket
+            queue.popleft()
             self._gone -= 1
-            self._absent.discard(ticket)
         return None
 
-    def join(self, ticket: Ticket, permits: Permits, since: int) -> None:
+    def join(self, ticket: Ticket) -> None:
         """Add a request at the end."""
-        self._queue.extend((ticket, permits, since))
-        self.total += permits
+        self._queue.append(ticket)
+        self.total += ticket.wanted
 
-    def _pop_first(self) -> None:
-        queue = self._queue
-        self.total -= queue[1]  # type: ignore[operator]
-        del queue[0], queue[0], queue[0]  # not popleft(): a signal handler may raise after a call, and leave a part of a request
-
-    def leave(self, ticket: Ticket, permits: Permits) -> None:
-        """Remove a request that was not served."""
+    def leave(self, ticket: Ticket) -> None:
+        """Remove a request that was not served. Closed, not cancelled, it must not be decided: its owner can no longer run."""
+        ticket.left = True
         self.departures += 1
-        self.total -= permits
+        self.total -= ticket.wanted
         self._countable += _AT_ONCE
-        if not ticket.done():
-            # Closed, not cancelled. The ticket must not be decided: that would wake an owner that can no longer run.
-            self._absent.add(ticket)
         self._gone += 1
-        if self._gone > _SMALL and 6 * self._gone > len(self._queue):
+        if self._gone > _SMALL and 2 * self._gone > len(self._queue):
             # More holes than requests: close up, so that cancelled requests cost nothing during a long wait of the first.
-            self._keep([entry for request in self for entry in request])
-
-    def _keep(self, entries: list[Ticket | Permits]) -> None:
-        self._gone -= (len(self._queue) - len(entries)) // 3
-        self._queue = deque(entries)
-        self._absent.clear()
+            left = deque(self)
+            self._gone -= len(self._queue) - len(left)
+            self._queue = left
 
     # The first of all.
 
@@ -145,19 +127,18 @@ class Line(Generic[N]):
         """The requests that wait. Every limit below whose first stands here counts as one."""
         return self.count() + (0 if self.turns is None else self.turns.length - (self._own.number > 0))
 
-    def first(self) -> Request | N | None:
+    def first(self) -> Ticket | N | None:
         """Who is next: a request, or a limit below whose first stands here; None: nobody."""
         request, turns, own = self.first_request(), self.turns, self._own
-        ticket = None if request is None else request[0]
         if turns is None:
-            self.head = ticket
+            self.head = request
             return request
-        if ticket is not self.head:
+        if request is not self.head:
             if own.number:
                 turns.leave(own)
-            self.head = ticket
+            self.head = request
             if request is not None:
-                turns.join(own, first_of(request[1]), request)
+                turns.join(own, first_of(request.wanted), request)
         found = turns.first()
         if found is None:
             turns.forget()
@@ -167,7 +148,7 @@ class Line(Generic[N]):
     def grant(self, flow: Flow | None = None) -> None:
         """The first request of that limit below is granted; None: its own."""
         if flow is None:
-            self._pop_first()
+            self.total -= self._queue.popleft().wanted
             self.head, flow = None, self._own
         if self.turns is not None:
             self.turns.grant(flow)
@@ -177,7 +158,7 @@ class Line(Generic[N]):
         if self.turns is not None and self._own.number:
             self.turns.leave(self._own)
         self.head = None
-        self._pop_first()
+        self.total -= self._queue.popleft().wanted
 
     def clear(self) -> list[Ticket]:
         """Nobody waits any more; returns the tickets of its own requests, in order."""
@@ -186,12 +167,11 @@ class Line(Generic[N]):
             for flow, _ in self.turns.requests():
                 flow.number = 0
             self.turns = FairQueue()
-        tickets: list[Ticket] = []
-        for ticket, permits, _ in self:
-            tickets.append(ticket)
-            self.total -= permits
-        self._gone += len(tickets)
-        self._keep([])
+        tickets = list(self)
+        for ticket in tickets:
+            self.total -= ticket.wanted
+        self._gone += len(tickets) - len(self._queue)
+        self._queue.clear()
         return tickets
 
     # The limits below.
@@ -213,9 +193,13 @@ class Line(Generic[N]):
 
     def below(self) -> list[tuple[Flow, N]]:
         """The limits below whose first stands here, in no order."""
-        return [] if self.turns is None else [(flow, each) for flow, each in self.turns.requests() if not isinstance(each, tuple)]
+        return (
+            []
+            if self.turns is None
+            else [(flow, each) for flow, each in self.turns.requests() if not isinstance(each, (FutureTicket, OutcomeTicket))]
+        )
 
-    def ahead(self, ahead: Permits, flow: Flow | None = None) -> list[Request | N]:
+    def ahead(self, ahead: Permits, flow: Flow | None = None) -> list[Ticket | N]:
         """Those who are served before a request with so many permits ``ahead`` of it in its own flow: a limit's below, or the line's."""
         if self.turns is None or not self.turns.length:
             return []

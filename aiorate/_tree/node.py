@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Self
 
-    from aiorate._loops.loop import Loop, Ticket, Waker
+    from aiorate._loops.loop import Ticket, Waker
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.agenda import Limited
-    from aiorate._tree.line import Request
     from aiorate._tree.tree import Tree
 
 
@@ -45,7 +44,7 @@ Outcome = Grant | BaseException
 class Node(Supply):
     """One scheduler and the requests for it."""
 
-    __slots__ = ("__weakref__", "_serving", "due", "flow", "keeps", "standing", "stood", "used", "wake_at", "waker")
+    __slots__ = ("__weakref__", "_serving", "due", "flow", "keeps", "standing", "used", "wake_at", "waker", "wanted")
 
     line: Line[Node]
 
@@ -61,7 +60,7 @@ class Node(Supply):
         """This limit among those that share the one above."""
         self.standing: Ticket | Node | None = None
         """The first here, which stands in the line above."""
-        self.stood: Permits = 0
+        self.wanted: Permits = 0
         """Its permits there."""
         self.due: int | None = None
         """The instant at which the first is due here; None: unknown, as while paused."""
@@ -83,31 +82,36 @@ class Node(Supply):
             self.meter.above = above.meter
         self.open_meter()
 
-    def join(self, permits: Permits, since: int | None, ticket: Ticket | None) -> Ticket:
-        """Put a request in line. ``ticket`` is that of a caller in another thread; None: it is made here."""
-        tree = self.tree
-        loop = tree.loop
+    def ticket_for(self, permits: Permits, since: int | None, ticket: Ticket | None) -> Ticket:
+        """The ticket of a request that is asked for now. ``ticket`` is that of a caller in another thread; None: it is made here."""
+        tree, waker = self.tree, self.waker
         if ticket is None:
-            native = running_loop()
+            native, loop = running_loop(), tree.loop
             if loop is None or native is not loop.native:
                 loop = self.here()
+                waker = self.waker
             if loop is None or native is None:
                 instead = "acquire_blocking() waits without one." if tree.threads else "try_acquire() and delay() work without one."
                 raise RuntimeError(f"acquire() can only wait in a running event loop; {instead}")
-        assert loop is not None  # threads have one
-        if self.waker is None:
-            self._begin_line(loop)
+        if waker is None:
+            waker = self._begin_line()
         if ticket is None:
-            assert self.waker is not None
-            ticket = self.waker.ticket()
-        line = self.line
-        line.join(ticket, permits, self.now() if since is None else since)
-        if line.head is None:
-            self.look()
+            ticket = waker.ticket()
+        ticket.wanted, ticket.since, ticket.left = permits, self.now() if since is None else since, False
+        ticket.asked, ticket.epoch = self.read(), tree.epoch
         return ticket
 
-    def _begin_line(self, loop: Loop) -> Waker:
+    def join(self, ticket: Ticket) -> None:
+        """Put a request in line."""
+        line = self.line
+        line.join(ticket)
+        if line.head is None:
+            self.look()
+
+    def _begin_line(self) -> Waker:
         self._made_line()
+        loop = self.tree.loop
+        assert loop is not None  # threads have one
         self.waker = waker = loop.filler(self, self.name) if isinstance(self.scheduler, TokenPool) else loop
         self.tree.add(self)
         return waker
@@ -117,11 +121,11 @@ class Node(Supply):
             self.line = Line()
         return self.line
 
-    def leave(self, ticket: Ticket, permits: Permits) -> None:
+    def leave(self, ticket: Ticket) -> None:
         """An undecided request leaves the line. Never raises."""
         assert self.waker is not None
         self.waker.leave(ticket)
-        self.line.leave(ticket, permits)
+        self.line.leave(ticket)
         self.tree.agenda.forget(ticket)
         if ticket is self.line.head:
             self.look_if_alive()
@@ -134,11 +138,10 @@ class Node(Supply):
         while node is not None:
             node = node._look()
 
-    def first(self) -> Request | Node | None:
+    def first(self) -> Ticket | Node | None:
         """Who is next: a request, or a limit below whose first stands here; None: nobody."""
         line = self.line
-        request = line.first_request()
-        if line.head is not (None if request is None else request[0]):  # one that was cancelled has not left yet
+        if line.head is not line.first_request():  # one that was cancelled has not left yet
             self.look()
         return line.first()
 
@@ -190,7 +193,7 @@ class Node(Supply):
                     self.provider.held_up()
                 tree.agenda.wake(self, None if first is None or self.stopped else self.paused_until)
                 return self._leave_above() or moved
-            standing, permits = (first, first.stood) if isinstance(first, Node) else (first[0], first[1])
+            permits = first.wanted
             up = self.permits_above(permits)
             if (error := self._impossible(up)) is not None:
                 moved = self._leave_above() or moved
@@ -199,7 +202,7 @@ class Node(Supply):
                     first._look()
                 else:
                     line.remove_first()
-                    first[0].set_result(error)
+                    first.set_result(error)
                 continue
             at = self.permitted.peek(permits, now) if permits else now
             if at > now:
@@ -215,13 +218,13 @@ class Node(Supply):
                 continue
             self.due = now - late
             tree.agenda.wake(self, None)
-            if self.standing is standing and self.stood == up:
-                self.stood = up  # equal amounts, but perhaps of another request, which notes what it waited for
+            if self.standing is first and self.wanted == up:
+                self.wanted = up  # equal amounts, but perhaps of another request, which notes what it waited for
                 return moved
             moved = self._leave_above() or moved
             if self.flow is None:
                 self.flow = Flow(1)
-            self.standing, self.stood, self.stands_since = standing, up, above.now() - min(late, above.catch_up)
+            self.standing, self.wanted, self.since = first, up, above.now() - min(late, above.catch_up)
             may_be_first = above.line.join_below(self.flow, up, self)
             return above if moved is not None or may_be_first else None
 
@@ -266,7 +269,7 @@ class Node(Supply):
                 if tree.resuming >= FEW and (woken if tree.threads else tree.resuming) >= loop.most:
                     self._set_due(now)  # that is, as soon as the loop has turned
                     break
-                if only_here and self.permits_above(first.stood if isinstance(first, Node) else first[1]):
+                if only_here and self.permits_above(first.wanted):
                     self.due = None
                     break
                 if isinstance(first, Node):
@@ -275,8 +278,7 @@ class Node(Supply):
                         break
                     woken += granted
                     continue
-                ticket, permits, since = first
-                departures = line.departures
+                permits, since, departures = first.wanted, first.since, line.departures
                 at = permitted.take(permits, now, since if since > earliest else earliest)
                 if at > now:
                     self._set_due(at)
@@ -284,9 +286,9 @@ class Node(Supply):
                 if not taken or taken[0][1] is not permits:
                     taken = ((self, permits, now),)
                 try:
-                    if line.departures != departures and line.first_request() != first:
+                    if line.departures != departures and line.first_request() is not first:
                         raise InvalidStateError
-                    ticket.set_result((at, taken, reading, None if watched is None else watched.paused(at, since)))
+                    first.set_result((at, taken, reading, None if watched is None else watched.paused(at, since)))
                 except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
                     permitted.give_back(permits, now, now)
                     continue
@@ -305,19 +307,18 @@ class Node(Supply):
 
     def _due_of(self, below: Node, now: int) -> int:
         """When the first of that limit, which is due here now, became due: so much later somebody looks."""
-        since = min(max(below.stands_since, now - self.catch_up), now)
-        return min(self.permitted.peek(below.stood, since), now) if below.stood and self.scheduler.books_since else since
+        since = min(max(below.since, now - self.catch_up), now)
+        return min(self.permitted.peek(below.wanted, since), now) if below.wanted and self.scheduler.books_since else since
 
     def _grant_below(self, below: Node, now: int, late: int) -> int | None:
         """Grant the first of that limit, or of one below it. Returns the number of requests granted; None: it has to wait here."""
-        path: list[tuple[Node, Permits, int]] = [(self, below.stood, now)]
+        path: list[tuple[Node, Permits, int]] = [(self, below.wanted, now)]
         node, request = below, None
         while request is None:
             first = node.line.first()
-            key, permits = (None, 0) if first is None else (first, first.stood) if isinstance(first, Node) else (first[0], first[1])
-            if first is None or node.standing is not key or node.stood != node.permits_above(permits):
+            if first is None or node.standing is not first or node.wanted != node.permits_above(first.wanted):
                 return _stand_anew(path, node)  # another is first now than when it joined the line above
-            path.append((node, permits, node.now()))
+            path.append((node, first.wanted, node.now()))
             if isinstance(first, Node):
                 node = first
             else:
@@ -337,10 +338,9 @@ class Node(Supply):
             for limit in reversed(between):
                 limit._look()
             return 0
-        ticket, permits, _since = request
         waited_for = _limited_by(taken) if node.watch is not None else None
         try:
-            ticket.set_result((at, taken, node.read(), waited_for))
+            request.set_result((at, taken, node.read(), waited_for))
         except InvalidStateError:  # as in _serve()
             undo(taken, returnable=False, look=False)
             return _stand_anew(path, node)
@@ -386,7 +386,7 @@ class Node(Supply):
         request = line.first_request()
         while request is not None:
             line.remove_first()
-            request[0].set_result(copy_of(error))
+            request.set_result(copy_of(error))
             request = line.first_request()
         for flow, below in line.below():
             below.standing = None
@@ -434,7 +434,7 @@ class Node(Supply):
         """Nanoseconds until the permits are granted here and above to a request with ``ahead`` permits before it in its own line."""
         above = self.above
         for each in self.line.ahead(ahead, None if below is None else below.flow or Flow(1)):
-            ahead += each[1] if isinstance(each, tuple) else each.stood
+            ahead += each.wanted
         at = max(self._peek(permits, now, ahead), now)
         reading = None if at >= NOBODY_KNOWS else self.reading_at(at)
         if reading is None:
@@ -460,18 +460,18 @@ class Node(Supply):
         for level in reversed(levels):
             level.look_now()
         late = list(over)  # that are still in line
-        for ticket, permits, _, _ in late:
+        for ticket, _, _ in late:
             self.wait_counters.refused += 1
-            self.line.leave(ticket, permits)
+            self.line.leave(ticket)
         more: int | None = 0
-        for place, (ticket, permits, most_ns, refusals) in enumerate(late):
+        for place, (ticket, most_ns, refusals) in enumerate(late):
             if place < _ESTIMATED:
                 try:
-                    more = self.wait_for(permits, self.now())
+                    more = self.wait_for(ticket.wanted, self.now())
                 except Exception:  # of a strategy, a clock, or a store that is lost: those that left the line must be told
                     more = None
-            ticket.set_result(refusals.overdue(permits, most_ns, more))
-        if any(ticket is self.line.head for ticket, _, _, _ in late):
+            ticket.set_result(refusals.overdue(ticket.wanted, most_ns, more))
+        if any(ticket is self.line.head for ticket, _, _ in late):
             self.look_if_alive()
 
     def dismiss(self) -> None:
@@ -488,7 +488,7 @@ def _limited_by(path: Taken) -> str | None:
     """The highest limit in whose line the request, or one before it, waited."""
     own = path[0][0]
     for (above, _, now), (below, _, _) in pairwise(reversed(path)):
-        if below.stands_since < now:
+        if below.since < now:
             return "max_concurrency" if above.is_places else None if below is own and own.is_places else above.name or "shared"
     return "max_concurrency" if own.is_places else None
 

@@ -88,7 +88,7 @@ class Supply(Timeline):
         "resuming",
         "returnable",
         "scheduler",
-        "stands_since",
+        "since",
         "tree",
         "unmetered",
         "waited_above",
@@ -148,7 +148,7 @@ class Supply(Timeline):
         """Grants from here whose tasks have not gone on yet."""
         self.returnable: int = 0
         """Grants from here that may still come back: these, and those of leases."""
-        self.stands_since: int = 0
+        self.since: int = 0
         """The instant of the limit above since which the first here stands in line there."""
         self.waited_above: Callable[[Permits], None] | None = None
         """Told of the permits of a request here that waited for the limit above, just before they are granted."""
@@ -385,7 +385,7 @@ def take_all(path: Sequence[tuple[S, Permits, int]], instants: Sequence[int | No
     for index in range(len(path) - 1, -1, -1):
         limit, permits, now = path[index]
         if waited:
-            if before is not None and limit.stands_since < before and limit.waited_above is not None:
+            if before is not None and limit.since < before and limit.waited_above is not None:
                 limit.waited_above(permits)
             before = now
         try:

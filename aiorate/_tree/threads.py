@@ -53,19 +53,19 @@ class ThreadTicket(OutcomeTicket):
     Whatever becomes of it, `undo_request` undoes it: its owner was cancelled or interrupted, or its loop was closed.
     """
 
-    __slots__ = ("gone", "limit", "loop", "permits", "signal", "taken")
+    __slots__ = ("limit", "loop", "signal", "taken")
 
     def __init__(self, limit: Limit, permits: Permits, loop: OneLoop | None = None) -> None:
         self.outcome = self.task = None  # as its base does, without a call
+        self.left = False  # also once its grant has gone on
         self.limit: Limit = limit
-        self.permits: Permits = permits
+        self.wanted = permits
         self.loop: OneLoop | None = loop  # of its owner; None: a thread without one
         self.signal: Any = None  # made by its owner, to wait for; a lock in a thread without a loop
         self.taken: Taken | None = None  # at once: (), if it had to wait; None: it was not decided, or was undone
-        self.gone: bool = False  # whether its owner waits no longer
 
     def done(self) -> bool:
-        return self.gone or self.outcome is not None
+        return self.left or self.outcome is not None
 
     def set_result(self, outcome: Outcome, /) -> None:
         self.outcome = outcome
@@ -87,7 +87,7 @@ class ThreadTicket(OutcomeTicket):
 
     def leave(self) -> None:
         """Its owner goes on. The line may keep the ticket for a while, but must keep nothing else."""
-        self.gone, self.task, self.signal = True, None, None
+        self.left, self.task, self.signal = True, None, None
 
 
 def _deliver(loop: OneLoop) -> None:
@@ -140,7 +140,7 @@ class _Waiters:
                 return False
             self._cleared = now
         closed = [tickets for loop, tickets in self._tickets.items() if loop is not None and loop.ended]
-        lost = [ticket for tickets in closed for ticket in tickets if not ticket.gone]
+        lost = [ticket for tickets in closed for ticket in tickets if not ticket.left]
         for ticket in lost:
             ticket.leave()  # all of them, before anything is granted: none may be granted to a ticket that has yet to leave
         for ticket in lost:
@@ -161,7 +161,7 @@ def undo_request(ticket: ThreadTicket) -> None:
     if taken:
         undo(taken, returnable=False)
     elif taken is not None and waiters.remove(ticket):
-        Limit.give_up(ticket.limit, ticket, ticket.permits, ticket.limit.tree.epoch)
+        Limit.give_up(ticket.limit, ticket)
     elif taken is not None and outcome is not None and not isinstance(outcome, BaseException):  # its grant stood already
         undo(outcome[1], returnable=False)
 
@@ -287,16 +287,16 @@ class ThreadLimit(Limit):
             decisions.post(partial(undo_request, own))
             raise
 
-    def give_up(self, ticket: Ticket, permits: Permits, epoch: int) -> None:
+    def give_up(self, ticket: Ticket) -> None:
         decisions.post(partial(undo_request, ticket))  # type: ignore[arg-type]  # all tickets of threads are of one class
 
-    def _went_on(self, ticket: Ticket, taken: Taken, epoch: int, waited: int) -> None:
+    def _went_on(self, ticket: Ticket, taken: Taken, waited: int) -> None:
         ticket.leave()  # type: ignore[union-attr]  # as above. At once: from now on its loop may end
-        decisions.soon.append(partial(self._gone, ticket, taken, epoch, waited))  # type: ignore[arg-type]
+        decisions.soon.append(partial(self._gone, ticket, taken, waited))  # type: ignore[arg-type]
 
-    def _gone(self, ticket: ThreadTicket, taken: Taken, epoch: int, waited: int) -> None:
+    def _gone(self, ticket: ThreadTicket, taken: Taken, waited: int) -> None:
         if waiters.remove(ticket):
-            super()._went_on(ticket, taken, epoch, waited)
+            super()._went_on(ticket, taken, waited)
 
     def wait_blocking(
         self,
@@ -321,15 +321,15 @@ class ThreadLimit(Limit):
             raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
         ticket = ThreadTicket(self, permits)
         try:
-            granted, _, asked, taken = decisions.run(_ask, ticket, most_ns, admission, refusals, since, False)
-            if granted is None:
-                return 0, taken
-            epoch, lock = self.tree.epoch, threading.Lock()
+            found = decisions.run(_ask, ticket, most_ns, admission, refusals, since, False)
+            if isinstance(found, tuple):
+                return 0, found[1]
+            lock = threading.Lock()
             lock.acquire()
             ticket.signal = lock
             while ticket.outcome is None:
                 lock.acquire(timeout=_LOOK_AGAIN)
-            waited, _, taken = self.go_on(ticket, permits, asked, epoch)
+            waited, _, taken = self.go_on(ticket)
         except BaseException as error:
             if error is not ticket.outcome:
                 decisions.post(partial(undo_request, ticket))
@@ -338,9 +338,9 @@ class ThreadLimit(Limit):
 
 
 def _take(ticket: ThreadTicket) -> tuple[int, Taken] | None:
-    found = ticket.limit.take(ticket.permits)
+    found = ticket.limit.take(ticket.wanted)
     if found is None and waiters.clear_closed():
-        found = ticket.limit.take(ticket.permits)
+        found = ticket.limit.take(ticket.wanted)
     if found is not None:
         ticket.taken = found[1]
     return found
@@ -349,9 +349,9 @@ def _take(ticket: ThreadTicket) -> tuple[int, Taken] | None:
 def _ask(
     ticket: ThreadTicket, most_ns: int | None, admission: Admission | None, refusals: Refusals, since: int | None, starved: bool
 ) -> Answer:
-    answer = Limit.ask(ticket.limit, ticket.permits, most_ns, admission, refusals, since, ticket, starved)
-    ticket.taken = answer[3]
-    if answer[0] is ticket and not isinstance(ticket.outcome, BaseException):
+    answer = Limit.ask(ticket.limit, ticket.wanted, most_ns, admission, refusals, since, ticket, starved)
+    ticket.taken = answer[1] if isinstance(answer, tuple) else ()
+    if answer is ticket and not isinstance(ticket.outcome, BaseException):
         waiters.add(ticket)
     return answer
 
