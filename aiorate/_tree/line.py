@@ -165,8 +165,7 @@ class Line(Generic[N]):
         self.head = None
         if self.turns is not None:
             for flow, _ in self.turns.requests():
-                flow.number = 0
-            self.turns = FairQueue()
+                self.turns.leave(flow)
         tickets = list(self)
         for ticket in tickets:
             self.total -= ticket.wanted
