@@ -171,8 +171,6 @@ class Node(Supply):
                 self._serve(now)
             else:
                 above = self._stand_or_wait(now)
-            if self.permitted is not self.scheduler:
-                self.forget_told(now)
             return above
         except Exception as error:  # of a strategy or a clock: nobody hangs
             self._fail(error)

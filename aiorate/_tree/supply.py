@@ -260,8 +260,6 @@ class Supply(Timeline):
         if since is None and self.late_since is not None:
             since = self._booked_since(now)
         at = self.permitted.take(permits, now, since)
-        if self.permitted is not self.scheduler:
-            self.forget_told(now)
         if at <= now:
             self.unmetered += permits
             self.open_meter()
@@ -345,15 +343,12 @@ class Supply(Timeline):
 
             loop.post(partial(self.tell, Event("skipped", self.name, permits=permits)))
 
-    def forget_told(self, now: int) -> None:
-        """What servers said holds no longer, if it is over."""
-        if self.held_at is None and self.permitted.ended(now):  # type: ignore[attr-defined]  # only what servers said is forgotten
-            self.permitted = self.scheduler
-
     def open_meter(self) -> None:
         """Open the meter, or shut it if anything forbids it; after anything that matters to it."""
         meter, loop, threads = self.meter, self.tree.loop, self.tree.threads
         meter.until = 0
+        if self.permitted is not self.scheduler and self.held_at is None and self.permitted.ended(self.now()):  # type: ignore[attr-defined]
+            self.permitted = self.scheduler  # what servers said is over
         if loop is None or not loop.steady or self.closed or self.permitted is not self.scheduler:
             return
         if self.held_at is not None or self.line.is_waited_in or (self.above is not None and meter.above is None):
