@@ -384,7 +384,7 @@ class StoreSession(Talk):
             if request in over and (lacks or answer is not None):
                 self._refuse([request])
             elif not lacks:
-                node.tree.agenda.limit_wait(node, node.read() + self._slack, (request, self._slack, self._refusals))
+                node.tree.limit_wait(node, node.read() + self._slack, (request, self._slack, self._refusals))
 
     # Later.
 

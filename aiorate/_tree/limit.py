@@ -84,7 +84,7 @@ class Limit(Node):
             self.join(ticket)
             if most_ns is not None:
                 try:
-                    self.tree.agenda.limit_wait(self, ticket.asked + most_ns, (ticket, most_ns, refusals))
+                    self.tree.limit_wait(self, ticket.asked + most_ns, (ticket, most_ns, refusals))
                 except BaseException:  # no timer
                     Limit.give_up(self, ticket)
                     raise
