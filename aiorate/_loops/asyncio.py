@@ -43,8 +43,8 @@ class AsyncioLoop(OneLoop):
             return monotonic_ns  # as uvloop's time() too, which moves in steps of 1 ms (uvloop#359)
         return lambda: round(native.time() * NS_PER_SECOND)
 
-    def __init__(self, native: asyncio.AbstractEventLoop, clock: Clock | None, precise: bool) -> None:
-        super().__init__(native, clock, precise)
+    def __init__(self, native: asyncio.AbstractEventLoop, clock: Clock | None, precise: bool, plain: OneLoop | None) -> None:
+        super().__init__(native, clock, precise, plain)
         self._rounds_up = _is_uvloop(native)
         self.steady = self.monotonic
         self._kernel: KernelTimers | None = None

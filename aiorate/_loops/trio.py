@@ -53,8 +53,8 @@ class TrioLoop(OneLoop):
         clock = trio.lowlevel.current_clock()
         return lambda: _whole(clock.current_time())
 
-    def __init__(self, native: Token, clock: Clock | None, precise: bool) -> None:  # trio's timers have no finer grain
-        super().__init__(native, clock, precise)
+    def __init__(self, native: Token, clock: Clock | None, precise: bool, plain: OneLoop | None) -> None:
+        super().__init__(native, clock, precise, plain)
         self._ended: bool = False  # a run shows that it has ended only when something is posted to it
         self._clock = trio.lowlevel.current_clock()
         self.steady = clock is None and type(self._clock).__module__.startswith("trio._core")  # not a MockClock
