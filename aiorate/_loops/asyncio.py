@@ -97,11 +97,6 @@ class AsyncioLoop(OneLoop):
         if not signal.done():  # cancelled
             signal.set_result(None)
 
-    def owner(self) -> asyncio.Task[Any] | None:
-        task = current_task(self.native)
-        # A task that was cancelled before, and waits all the same (to clean up): a second cancellation of it cannot be seen.
-        return None if task is None or task.cancelling() else task
-
     def filler(self, decider: Decider, name: str | None) -> Waker:
         from aiorate._loops.filler import Filler
 

@@ -110,17 +110,17 @@ class TrioLoop(OneLoop):
 class _Ticket(OutcomeTicket):
     """An outcome, and the event that its owner awaits."""
 
-    __slots__ = ("_event", "_native")
+    __slots__ = ("_native", "task")
 
     def __init__(self, native: Token) -> None:
         super().__init__()
         self._native = native
-        self._event = trio.Event()
+        self.signal: trio.Event = trio.Event()
+        self.task: anyio.TaskInfo | None = None
 
     def wait(self) -> Awaitable[object]:
-        if self.task is None:
-            self.task = anyio.get_current_task()
-        return self._event.wait()
+        self.task = anyio.get_current_task()
+        return self.signal.wait()
 
     def cancelled(self) -> bool:
         return self.outcome is None and self.task is not None and self.task.has_pending_cancellation()
@@ -130,7 +130,7 @@ class _Ticket(OutcomeTicket):
         self.outcome = outcome
         if TrioLoop.running_here(False) is not self._native:  # another run would take the task for one of its tasks
             raise RuntimeError("a waiter can only be woken in its own trio run")
-        self._event.set()
+        self.signal.set()
 
 
 class _Timer:

@@ -11,7 +11,6 @@ from aiorate._loops.loop import MOST, Loop
 from aiorate._meter import FAR
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Awaitable, Callable
 
     from aiorate._loops.loop import Clock, ReadClock
@@ -71,10 +70,6 @@ class OneLoop(Loop):
     @abstractmethod
     def wake(self, signal: Any, /) -> None:
         """Let the owner of a signal go on, if it still waits."""
-
-    def owner(self) -> asyncio.Task[Any] | None:
-        """The task that runs here, if any thread can see whether it is being cancelled; otherwise None."""
-        return None
 
     def hand(self, call: Callable[[], object]) -> bool:
         """Have `deliver` make the call. Any thread may ask. Returns whether that has to be posted: however many calls there are, once."""
