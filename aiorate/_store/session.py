@@ -13,7 +13,7 @@ from aiorate._events import Event
 from aiorate._loops.table import running_loop
 from aiorate._rate import NS_PER_SECOND, ns_to_seconds
 from aiorate._store.client import client_of
-from aiorate._store.failures import Refusal, said, said_by_server
+from aiorate._store.failures import Refusal
 from aiorate._store.script import FORM, MOST_RUNS, pack, read_answer
 from aiorate._store.slots import US
 from aiorate._store.talk import FLUSH_NS, Sent, Talk
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from aiorate._loops.loop import Ticket
     from aiorate._schedulers.amounts import Permits
     from aiorate._store.client import StoreClient
+    from aiorate._store.failures import Unreachable
     from aiorate._store.options import Terms
     from aiorate._store.pool import Pool
     from aiorate._store.script import Answer
@@ -63,7 +64,7 @@ class StoreSession(Talk):
         self._came: int = 0  # how many slots came last
         self._lost_at: int | None = None  # the reading at the first call without an answer; None: the store answers
         self._degraded: bool = False  # whether that has gone on for longer than the grace
-        self._cause: BaseException | None = None  # of the last one
+        self._failure: Unreachable | None = None  # the last one
         self._local: Local | None = None  # the store meanwhile, by the policy "local"
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._once: bool = False  # whether there may be requests in line that ask once
@@ -227,7 +228,7 @@ class StoreSession(Talk):
         if isinstance(reply, Refusal):  # requests in line fail, whatever the policy
             self._unanswered()
             self._restored()
-            self.failed(self._error(f"the store refuses: {said(reply.__cause__ or reply)}", reply.__cause__))
+            self.failed(self._error(f"the store refuses: {reply}", reply))
             return
         windows = 0 if pool.calendar is None else 1
         answer = read_answer(reply, len(sent.parts) - windows, windows, [n for n, _ in sent.runs], sent.whole)
@@ -258,40 +259,39 @@ class StoreSession(Talk):
                 self._later(FLUSH_NS)
             self._end(answer if sent.whole else None)
 
-    def unreachable(self, cause: BaseException, silent: float | None) -> None:
-        """The store did not answer, and had not for ``silent`` seconds before the question; None: the answer may still come."""
+    def unreachable(self, failure: Unreachable, silent: float) -> None:
+        """The store did not answer, and had not for ``silent`` seconds before the question."""
         sent = self._sent
         if sent is None:
             return
-        if silent is not None:
-            self._unanswered()
+        self._unanswered()
         if self._lost_at is None:
-            self._lost_at = sent.at - round((silent or 0) * NS_PER_SECOND)
-        self._cause = cause
+            self._lost_at = sent.at - round(silent * NS_PER_SECOND)
+        self._failure = failure
         self._go_by_policy()
         self._refuse()
 
     def _go_by_policy(self) -> None:
         """In an outage: the policy decides after the grace."""
-        node, pool, policy, cause = self._node, self._pool, self._terms.policy, self._cause
-        if self._lost_at is None or cause is None:
+        node, pool, policy, failure = self._node, self._pool, self._terms.policy, self._failure
+        if self._lost_at is None or failure is None:
             return
+        text = str(failure).rstrip(".")
         if not self._degraded:
             left = self._lost_at + self._terms.grace - node.read()
             if left > 0:
                 self._later(left)
                 return
             self._degraded = True
-            node.tell(Event("degraded", node.name, source=f"{said(cause).rstrip('.')}; on_unavailable={policy!r}"))
+            node.tell(Event("degraded", node.name, source=f"{text}; on_unavailable={policy!r}"))
         pool.asked = False  # to hear whether slots are still wanted
         if pool.outage:
             return
         pool.unanswered()
         pool.outage = policy
         if policy == "raise":
-            what = "answers with an error" if said_by_server(cause) else "does not answer"
-            text = f"the store {what}: {said(cause).rstrip('.')}. It is asked again; on_unavailable= says what happens meanwhile."
-            pool.error = self._error(text, cause)
+            text = f"the store does not answer: {text}. It is asked again; on_unavailable= says what happens meanwhile."
+            pool.error = self._error(text, failure)
         elif policy == "local" and self._local is None:
             self._local = Local(pool.parts, self._terms.share)
             pool.levels = [None] * len(pool.parts)
@@ -304,16 +304,16 @@ class StoreSession(Talk):
         node, pool, local, length = self._node, self._pool, self._local, self._node.read() - self._lost_at
         if self._degraded:
             node.tell(Event("restored", node.name, seconds=ns_to_seconds(length)))
-        self._lost_at, self._degraded, self._cause, self._local, pool.outage, pool.error = None, False, None, None, "", None
+        self._lost_at, self._degraded, self._failure, self._local, pool.outage, pool.error = None, False, None, None, "", None
         if local is not None:
             bursts = [int(part.burst * self._terms.share) if part.burst > 1 else 0 for part in pool.parts]
             owed = [min(spent, burst) for spent, burst in zip(local.spent, bursts, strict=True)]
             if any(owed):
                 pool.correct(owed, node.now())
 
-    def _error(self, text: str, cause: BaseException | None) -> EngineUnavailable:
+    def _error(self, text: str, failure: Unreachable | Refusal) -> EngineUnavailable:
         error = EngineUnavailable(f"{self._terms.call}: {text}")
-        error.__cause__ = cause
+        error.__cause__ = failure.__cause__
         return error
 
     def failed(self, error: BaseException) -> None:
