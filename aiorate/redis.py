@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from aiorate._events import Event, Waited
     from aiorate._loops.loop import Clock
-    from aiorate._options import Limits
     from aiorate._rate import Duration, Number, Rate
     from aiorate._schedulers.amounts import Amounts
     from aiorate._schedulers.dimensions import Dimensions
@@ -179,7 +178,7 @@ class RedisBudget(Budget):
     The other arguments are those of `Budget`. Durations may be timedeltas.
     """
 
-    __slots__ = ("_booked", "_late", "_limits", "_session")
+    __slots__ = ("_session",)
 
     def __init__(
         self,
@@ -203,8 +202,6 @@ class RedisBudget(Budget):
     ) -> None:
         kind, outage = "budget:" + ",".join(map(quote, dimensions)), (on_unavailable, local_share, grace)
         terms = Terms("RedisBudget", "reserve()", kind, client_or_url, name, scope, horizon, lease, slack, *outage)
-        self._late = terms.late
-        self._limits = {each: limit_of(f"RedisBudget({each})", limit) for each, limit in dimensions.items()}
         super().__init__(
             shared=shared,
             on_error=on_error,
@@ -215,13 +212,14 @@ class RedisBudget(Budget):
             on_event=on_event,
             on_wait=on_wait,
             scope=scope,
-            **dimensions,
+            **{each: limit_of(f"RedisBudget({each})", limit) for each, limit in dimensions.items()},  # type: ignore[arg-type]  # as _scheduler() has them
         )
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, self._booked.pool, terms, self._refusals)
+        booked = self._node.scheduler
+        assert isinstance(booked, Booked)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, booked.pool, terms, self._refusals)
 
-    def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
-        self._booked = Booked(self._limits, self._late)
-        return self._booked
+    def _scheduler(self, limits: dict[str, Any], late: Duration) -> Dimensions:
+        return Booked(limits, late)
 
     @property
     def key(self) -> str:
