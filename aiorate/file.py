@@ -58,19 +58,18 @@ def _limiter(file: StoreFile, ahead: int, name: str, /, rate: OneLimit | Sequenc
 class _BudgetDesk(Budget):
     """A desk of a budget."""
 
-    __slots__ = ("_late",)
+    __slots__ = ()
 
     def __init__(self, file: StoreFile, ahead: int, name: str, /, shared: Budget | None, **options: Any) -> None:
-        self._late = max(SLACK_NS, ahead)
         if isinstance(shared, FileBudget):
             shared = shared._desk(options["scope"] == "process")
-        super().__init__(shared=shared, catch_up=ns_to_seconds(self._late), name=name or None, **options)
+        super().__init__(shared=shared, catch_up=ns_to_seconds(max(SLACK_NS, ahead)), name=name or None, **options)
         booked = self._node.scheduler
         assert isinstance(booked, Booked)
         FileSession(file, name, "budget:" + ",".join(booked.names), self._node, booked.pool, 0)
 
-    def _scheduler(self, limits: dict[str, Any]) -> Dimensions:
-        return Booked({name: limit_of(f"FileBudget({name})", limit) for name, limit in limits.items()}, self._late, eager=False)
+    def _scheduler(self, limits: dict[str, Any], late: Duration) -> Dimensions:
+        return Booked({name: limit_of(f"FileBudget({name})", limit) for name, limit in limits.items()}, late, eager=False)
 
 
 class _Desks(Generic[D]):
