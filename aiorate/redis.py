@@ -219,7 +219,7 @@ class RedisBudget(Budget):
         self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, booked.pool, terms, self._refusals)
 
     def _scheduler(self, limits: dict[str, Any], late: Duration) -> Dimensions:
-        return Booked(limits, late)
+        return Booked(limits, duration_to_ns(late, "catch_up"))
 
     @property
     def key(self) -> str:

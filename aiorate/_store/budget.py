@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate._rate import duration_to_ns
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._schedulers.interface import Scheduler
@@ -12,7 +11,7 @@ from aiorate._store.pool import Pool
 from aiorate._store.slots import Part
 
 if TYPE_CHECKING:
-    from aiorate._rate import Duration, Rate
+    from aiorate._rate import Rate
     from aiorate._schedulers.amounts import Permits
 
 
@@ -68,9 +67,8 @@ class Booked(Dimensions):
 
     __slots__ = ("pool",)
 
-    def __init__(self, limits: dict[str, tuple[Rate, int | None]], late: Duration, eager: bool = True) -> None:
-        parts = [Part(rate, burst or 1) for rate, burst in limits.values()]
-        self.pool: Pool = Pool(parts, False, duration_to_ns(late, "late"), eager)
+    def __init__(self, limits: dict[str, tuple[Rate, int | None]], late: int) -> None:
+        self.pool: Pool = Pool([Part(rate, burst or 1) for rate, burst in limits.values()], False, late)
         super().__init__({name: _Dimension(self.pool, place, *limits[name]) for place, name in enumerate(limits)})
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
