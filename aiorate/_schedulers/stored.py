@@ -16,7 +16,7 @@ from typing import Any
 
 from aiorate._meter import Meter
 from aiorate._rate import Rate, ceil_div
-from aiorate._schedulers.interface import Metered, check_ask, check_give_back, check_ns, check_permits, check_window
+from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_permits, check_window
 
 _MANY, _MOST = 64, 128
 _instant = itemgetter(0)
@@ -205,7 +205,7 @@ class Stored(Metered):
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Put permits back as far as there is room; by receipt, as far as there was room at every take since. The rest overflows."""
-        check_give_back(permits, now, taken)
+        check_ask("give_back()", permits, now, taken)
         if self._line.last is not None:
             self._collect()
         latest, self._latest = self._latest, None  # first, so that an interrupt loses permits instead of giving them twice

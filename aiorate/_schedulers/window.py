@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from aiorate._rate import NS_PER_SECOND, Rate, as_float
-from aiorate._schedulers.interface import Scheduler, check_ask, check_give_back, check_ns, check_permits, check_window
+from aiorate._schedulers.interface import Scheduler, check_ask, check_ns, check_permits, check_window
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
@@ -83,7 +83,8 @@ class SlidingWindow(Window):
     _gone: int  # the number of these that no longer count
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
-        check_ns("start", start, optional=True)
+        if start is not None:
+            check_ns("start", start)
         self.rate = whole_rate(Rate.of(rate), "SlidingWindow")
         self.reset(LONG_AGO if start is None else start)
 
@@ -98,7 +99,7 @@ class SlidingWindow(Window):
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Forget that many permits of the receipt's entry; of the oldest entries without a receipt, and if thousands came after it."""
-        check_give_back(permits, now, taken)
+        check_ask("give_back()", permits, now, taken)
         log, first = self._log, self._first
         if taken is not None:
             place = bisect_right(log, taken, first, key=_instant) - 1
