@@ -37,12 +37,13 @@ class CalendarWindow(Window):
         start: When the schedule begins, in ns. By default with the first request.
     """
 
-    __slots__ = ("_began", "_ends", "_origin", "_tz", "_used")
+    __slots__ = ("_began", "_ends", "_last", "_origin", "_tz", "_used")
     rate: Rate
     # The window of the used permits: its first grant, and its end.
     _began: int
     _ends: int
     _used: int
+    _last: int  # no grant before it
 
     def __init__(self, rate: Rate | str | Number, tz: str | tzinfo, origin: int | None = None, *, start: int | None = None) -> None:
         if start is not None:
