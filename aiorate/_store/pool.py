@@ -13,7 +13,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from aiorate._schedulers.amounts import Amounts
-from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_give_back, check_permits, check_window
+from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_permits, check_window
 from aiorate._store.slots import MOST_NS, US, Found, Hand, Level, Part, Run, check_memory
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ class Pool(Scheduler):
     def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
         """Put the slots of a grant back in hand. Those that have lapsed are lost, or come back to the store where it takes them."""
         size = _size(permits)
-        check_give_back(size, now, taken)
+        check_ask("give_back()", size, now, taken)
         amounts = self.need(permits)
         for instant, at, late in self._granted if self.calendar is None else ():
             if instant == taken and now <= at + late:
