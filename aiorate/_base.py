@@ -6,6 +6,7 @@ A `Block` is what is entered and left, by ``async with``, ``with``, or a call of
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from contextlib import aclosing
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 from aiorate._errors import LimiterClosed, check_count
 from aiorate._options import check_callback, check_options, check_same_scope, check_scope
 from aiorate._rate import duration_to_ns, ns_to_seconds
+from aiorate._schedulers.amounts import count_of
 from aiorate._tree.limit import Limit, MaxWaiting
 from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
     from types import TracebackType
     from typing import ClassVar, Literal, NoReturn
 
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
     from aiorate._statistics import Statistics
-    from aiorate._tree.watch import Totals
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -187,14 +188,21 @@ class Base:
 
         return watch_of(self._lowest, self._node).add(on_wait)
 
-    def _totals(self) -> Totals:
-        """What was granted and refused since it was made, and how many wait: for parts of aiorate that are built upon it.
+    def _totals(self) -> Counter[tuple[str, str | None]]:
+        """What was granted and refused since it was made, whatever was reset, and how many wait: for parts of aiorate built upon it.
 
-        May be called in any thread: it reads plain numbers, and changes nothing.
+        May be called in any thread, of any event loop: it reads plain numbers, and changes nothing. A number that changes meanwhile may be
+        read before or after the change.
         """
-        from aiorate._statistics import totals_of
+        node, counters = self._node, self._node.counters
+        kept = counters.past_granted + node.granted - counters.given_back
+        waiting = sum([max(len(each.line), 0) for each in (node, self._places) if each is not None])
+        totals = Counter[tuple[str, str | None]]({("refusals", None): counters.past_refused + counters.refused, ("waiting", None): waiting})
+        totals.update({("permits", dimension): permits for dimension, permits in self._by_dimension(kept).items()})
+        return totals
 
-        return totals_of(self._node, (), self._places)
+    def _by_dimension(self, permits: Permits) -> Mapping[str | None, int]:
+        return {None: count_of(permits)}
 
     def __repr__(self) -> str:
         return self._node.tree.read(self._shown)

@@ -25,7 +25,7 @@ from aiorate._tree.refusals import Refusals
 from aiorate._tree.supply import make_final, make_returnable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable, Iterator
+    from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping
     from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.interface import Scheduler
     from aiorate._tree.limit import Limit
     from aiorate._tree.node import Taken
-    from aiorate._tree.watch import Totals
 
     OnError = Literal["keep", "refund"]
 
@@ -232,11 +231,9 @@ class Budget(Base):
 
     # For parts of aiorate that are built upon a budget.
 
-    def _totals(self) -> Totals:
-        """As `Limiter._totals`, with the amounts reserved and kept of each dimension, before they are settled."""
-        from aiorate._statistics import totals_of
-
-        return totals_of(self._node, self.dimensions)
+    def _by_dimension(self, permits: Permits) -> Mapping[str | None, int]:
+        """The amounts that were reserved and kept, before they are settled."""
+        return dict(zip(self._names, permits.of if isinstance(permits, Amounts) else repeat(0), strict=False))
 
     def _belong(self, shared: Budget | None) -> None:
         """From now on it is the budget of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""

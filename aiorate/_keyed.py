@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from contextlib import suppress
 from functools import partial
 from logging import DEBUG, getLogger
@@ -24,7 +24,7 @@ from aiorate._limiter import Limiter
 from aiorate._options import check_callback, check_options, check_same_scope, check_scope, strategy_of
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
 from aiorate._tree.fair_queue import Flow
-from aiorate._tree.watch import Totals, Watch, join
+from aiorate._tree.watch import Watch, watch_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -92,6 +92,7 @@ class Keyed(Generic[K, V]):
         self._uses = 0 if self._idle is None else -1  # how often any key was used, or -1: keys go by the clock instead
         self._closed = False
         self._watch: Watch | None = None
+        self._past: Counter[tuple[str, str | None]] = Counter()  # what was counted of keys that are gone
         if on_wait is not None:
             self.watch(on_wait)
 
@@ -194,21 +195,20 @@ class Keyed(Generic[K, V]):
         check_callback("watch(on_wait)", on_wait, "Waited")
         with _lock:
             if self._watch is None:
-                self._watch = Watch(self._name)
+                self._watch = Watch()
                 for key, member in self._kept.items():
                     self._join_watch(key, member)
             return self._watch.add(on_wait)
 
     def _join_watch(self, key: K, member: V) -> None:
         if self._watch is not None:
-            join(self._watch, key, member._node, member._places)
+            watch_of(member._lowest, member._node).add(partial(self._watch.tell_of, key, self._name))
 
-    def _totals(self) -> Totals:
+    def _totals(self) -> Counter[tuple[str, str | None]]:
         """As `Limiter._totals`, the sum of all keys: those that were evicted count if it was watched then."""
-        watch = self._watch
-        total = Totals({}, 0, 0) if watch is None else watch.past  # first: a key that is evicted meanwhile may be missing, and not twice
+        total = self._past.copy()  # first: a key that is evicted meanwhile may be missing, and not twice
         for member in self._members():
-            total += member._totals()
+            total.update(member._totals())
         return total
 
     def _members(self) -> list[V]:
@@ -237,7 +237,8 @@ class Keyed(Generic[K, V]):
         """Drop every key, whatever it owes and whether or not it is in use. For tests."""
         with _lock:
             if self._watch is not None:
-                self._watch.past = sum([member._totals().past for member in self._members()], self._watch.past)
+                self._past = self._totals()
+                del self._past["waiting", None]
             self._kept = OrderedDict()
 
     async def aclose(self) -> None:
@@ -357,7 +358,7 @@ class Keyed(Generic[K, V]):
                 self._kept[key] = member
                 return False
             if self._watch is not None:
-                self._watch.past += member._totals().past
+                self._past.update(member._totals())  # nobody waits
         node.dismiss()
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
             node.tree.after(partial(emit, Event("evicted", node.name, key=key), self._on_event))

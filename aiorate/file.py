@@ -25,6 +25,7 @@ from aiorate._store.pool import Pool
 
 if TYPE_CHECKING:
     import os
+    from collections import Counter
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any, Literal
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from aiorate._statistics import Statistics
     from aiorate._store.file import StoreFile
     from aiorate._store.options import OneLimit
-    from aiorate._tree.watch import Totals
 
 __all__ = ["FileBudget", "FileLimiter"]
 
@@ -133,9 +133,11 @@ class _Desks(Generic[D]):
     def _belong(self, shared: Any) -> None:
         self._desk()._belong(shared)
 
-    def _totals(self) -> Totals:
-        first, *second = [desk._totals() for desk in self._all]
-        return sum(second, first)
+    def _totals(self) -> Counter[tuple[str, str | None]]:
+        total = self._first._totals()
+        for desk in self._second.values():
+            total.update(desk._totals())
+        return total
 
     def statistics(self) -> Statistics:
         """Return a snapshot of the counters, those of this process. The lengths of waits are those of the event loop that calls or,
@@ -144,7 +146,7 @@ class _Desks(Generic[D]):
         found = here.statistics()
         for desk in self._all:
             if desk is not here:
-                counters, waiting = desk._node.counters, found.waiting + desk._totals().waiting
+                counters, waiting = desk._node.counters, found.waiting + desk._totals()["waiting", None]
                 granted = found.granted + count_of(desk._node.granted - counters.given_back)
                 found = replace(found, granted=granted, refused=found.refused + counters.refused, waiting=waiting)
         return found
