@@ -236,7 +236,7 @@ class Base:
     def _belong(self, shared: Any) -> None:
         """From now on it is that of a key, and shares ``shared`` of the same class, if that is given. Raises ValueError if it cannot."""
         if shared is not None and self._lowest.line.turns is not None:  # they would miss it
-            raise ValueError("others share it already. Have it share this limit first, and the others after that.")
+            raise ValueError("others share it already: make one for each key, which others may share once it shares this limit.")
 
 
 class Block(Generic[T]):

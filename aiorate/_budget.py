@@ -114,7 +114,7 @@ class Budget(Base):
         self._refusals = _Refusals(self._node)
         self._shared: Budget | Limiter | None = None
         for place, limit in above:
-            self._share(limit, "" if limit is shared else place)
+            self._node.tree.run(self._share, limit, "" if limit is shared else place)
         self._of_key = False
         self._on_error: OnError = on_error
         self._told: set[str] = set()  # dimensions whose estimates were lowered
@@ -128,7 +128,7 @@ class Budget(Base):
         node, names = self._node, shared._names if isinstance(shared, Budget) else (place,)
         up: Callable[[Any], Any] = itemgetter(place) if place else methodcaller("part", names)
         # The node does not hold the budget: a key that nobody holds must be gone at once, for what it shares may go only then.
-        node.tree.run(node.belong, shared._node, up)  # pyright: ignore[reportArgumentType]  # it takes amounts
+        node.belong(shared._node, up)  # pyright: ignore[reportArgumentType]  # it takes amounts
         node.waited_above = methodcaller("waited_above", place)
         self._shared, self._unnamed = shared, {**dict.fromkeys(self._names + names, 1 if place else 0), **self._unnamed}
         self._names = tuple(self._unnamed)
@@ -429,7 +429,7 @@ class KeyedBudget(Keyed[K, Budget]):
 
     def observe(self, key: K, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
         """Apply what a server's response said about a key; see `Budget.observe`. Only that key is paused."""
-        if feedback is not None and not self._closed:
+        if feedback is not None:
             self[key].observe(feedback, jitter=jitter)
 
 

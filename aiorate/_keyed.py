@@ -13,12 +13,12 @@ from collections import Counter, OrderedDict
 from contextlib import suppress
 from functools import partial
 from logging import DEBUG, getLogger
-from threading import Condition, RLock, get_ident
+from threading import RLock
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from aiorate._base import Base
-from aiorate._errors import LimiterClosed, check_count, kind_of, shown
+from aiorate._errors import check_count, kind_of, shown
 from aiorate._events import Event, emit
 from aiorate._limiter import Limiter
 from aiorate._options import check_callback, check_options, check_same_scope, check_scope, strategy_of
@@ -46,7 +46,6 @@ _ONE = 1  # compared by identity
 _REMEMBERED = 600 * NS_PER_SECOND  # longer keeps what was found for keys that are rarely used; shorter frees their memory sooner
 _logger = getLogger("aiorate")
 
-_MOST_NESTED = 64  # keys made one inside the other, each for the one before: as many as a chain of limits may have
 _UNUSED = 16_384  # uses of other keys before one goes that was not used meanwhile: so many keys used in turn are not made again and again
 _APART = 32  # uses from one look at the oldest keys to the next
 _MORE = 2  # keys that may go for each use: they shall go faster than they come
@@ -61,6 +60,8 @@ class Keyed(Generic[K, V]):
     """The name of the class, for errors."""
     _WANTED: ClassVar[str]
     """What the factory must return, for errors."""
+    _weight: Callable[[K], object] | None = None
+    """The share of a key."""
 
     def __init__(
         self,
@@ -99,13 +100,10 @@ class Keyed(Generic[K, V]):
     # For subclasses.
 
     def _member(self, key: K, made: object, shared: V | None) -> V:
-        """The member that the factory ``made``, and that shares that one. Raises TypeError and ValueError if it cannot be that."""
+        """The member that the factory ``made``. Raises TypeError and ValueError if it is none."""
         if not isinstance(made, self._KIND):
             raise TypeError(f"it must return {self._WANTED}, not {kind_of(made)}.")
-        if made is shared:
-            raise ValueError("it is the limit that is shared: make one for each key.")
         check_same_scope("its scope", self._NAME, self._process, made._node.tree.threads)
-        made._belong(shared)
         return cast("V", made)
 
     def _check_shared(self, what: str, shared: object) -> V:
@@ -119,16 +117,10 @@ class Keyed(Generic[K, V]):
 
     def __getitem__(self, key: K) -> V:
         """Return what is kept for the key, and make it if the key is new. It is not dropped while you hold it."""
-        try:
-            member = self._kept.get(key)
-        except TypeError as error:
-            raise TypeError(
-                f"{self._NAME}: a key must be hashable, such as text or a tuple of texts, not {kind_of(key)} ({error})."
-            ) from error
+        member = self._kept.get(key)
         if member is None:
             member = self._add(key)
-        node = member._node
-        if node.used != self._uses:
+        elif (node := member._node).used != self._uses:
             node.used = node.read() if self._uses < 0 else self._uses
             if self._process:
                 self._move(key)
@@ -248,78 +240,47 @@ class Keyed(Generic[K, V]):
         for member in self._members():
             await member.aclose()
 
-    # Making. Functions of users run in `_make`, and nowhere else, and no lock is held then.
+    # Making.
 
     def _add(self, key: K) -> V:
-        """The member of a key that was not kept when it was looked up. If another thread is making it, wait for that."""
-        me, mine = get_ident(), (self, key)
-        with _lock:
-            while (maker := _making.get(mine)) is not None:
-                while maker is not None and maker != me:
-                    maker = _making.get(_wanted.get(maker, ()))
-                if maker == me:  # this thread makes it, or the thread that does waits for this one
-                    raise ValueError(
-                        f"{self._NAME}: {key!r} cannot share itself: while it was being made, the factory or shared= asked for it again."
-                    )
-                _wanted[me] = mine
-                try:
-                    _made.wait()
-                finally:
-                    _wanted.pop(me, None)
-            member = self._kept.get(key)
-            if member is not None:
-                return member
-            self._check_open()
-            if len(_making) >= _MOST_NESTED and list(_making.values()).count(me) >= _MOST_NESTED:
-                raise ValueError(
-                    f"{self._NAME}: shared= or the factory leads from key to key, and to {key!r} after {_MOST_NESTED} of them."
-                )
-            _making[mine] = me
-        made: V | None = None
-        try:
-            made = self._make(key)
-            if self._uses < 0 or len(self._kept) >= self._max_keys:  # uses may be rare
-                self._drop_oldest(_MORE, room=1)
-            return made
-        finally:
-            with _lock:
-                _making.pop(mine, None)
-                if _wanted:
-                    _made.notify_all()  # of threads that go on when the lock is free
-                if made is not None:
-                    self._check_open()
-                    self._join_watch(key, made)
-                    self._kept[key] = made
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise LimiterClosed(f"the {self._NAME} is closed, and adds no keys. Create a new one.")
-
-    def _make(self, key: K) -> V:
+        """The member of a new key. Threads that make one at the same time get that of the first. No lock is held in functions of users."""
         if isinstance(key, CoroutineType):  # of which no two are equal: each call would have a full limit
             key.close()  # or Python would also warn that it was never awaited
             raise TypeError(f"{self._NAME}: a coroutine cannot be a key. Await it first: keyed.acquire(await find_user()).")
         shared = self._shared
-        if self._shared_of is not None:
-            given = self._call("shared=", self._shared_of, key)
-            shared = None if given is None else self._check_shared(f"{self._NAME}(shared) for {key!r}", given)
-        made = self._call("the factory", self._factory, key)
+        if self._shared_of is not None and (given := self._shared_of(key)) is not None:
+            shared = self._check_shared(f"{self._NAME}(shared) for {key!r}", given)
+        flow: Flow | None = None
+        if self._weight is not None:
+            weight: Any = self._weight(key)
+            check_count(f"{self._NAME}(weight) for {shown(key)}: what the function returned", weight, least=1)
+            flow = Flow(weight)
+        made = self._factory(key)
         try:
-            return self._member(key, made, shared)
+            member = self._member(key, made, shared)
+            if self._uses < 0 or len(self._kept) >= self._max_keys:  # uses may be rare
+                self._drop_oldest(_MORE, room=1)
+            member = member._node.tree.run(self._keep, key, member, shared, flow)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{self._NAME}: the factory returned {shown(made)} for {key!r}: {error}") from error
+        if self._closed:
+            member._close()
+        return member
 
-    def _call(self, what: str, function: Callable[[K], object], key: K) -> object:
-        """Call a function of the user. A note on its error names the key."""
-        try:
-            made = function(key)
-        except Exception as error:
-            error.add_note(f"{self._NAME}: {what} raised this for the key {key!r}.")
-            raise
-        if isinstance(made, CoroutineType):
-            made.close()  # or Python would also warn that it was never awaited
-            raise TypeError(f"{self._NAME}: {what} for {key!r} must be a plain function. An async one returns a coroutine.")
-        return made
+    def _keep(self, key: K, made: V, shared: V | None, flow: Flow | None) -> V:
+        """Keep what was made, unless another thread was faster. In a decision."""
+        with _lock:
+            member = self._kept.get(key)
+            if member is None:
+                member = made
+                member._belong(shared)
+                member._node.used = member._node.read() if self._uses < 0 else self._uses
+                if flow is not None and member._node.above is not None:
+                    member._node.flow = flow
+                self._join_watch(key, member)
+                if not self._closed:
+                    self._kept[key] = member
+            return member
 
     # Evicting.
 
@@ -374,21 +335,11 @@ _ALONE = _references()
 """What `sys.getrefcount` returns for an object to which one variable refers."""
 _lock = RLock()
 """Held while the keys of any change. It may be taken in a decision, so nobody who holds it asks for one."""
-_made = Condition(_lock)
-"""Told when a key was made."""
-_making: dict[tuple[Any, ...], int] = {}
-"""Keys whose functions are running, and in which thread."""
-_wanted: dict[int, tuple[Any, ...]] = {}
-"""Of threads that wait for a key that another is making: that key, and whose it is."""
 
 
 def _after_fork() -> None:
-    """Threads that were making keys are in the parent."""
-    global _lock, _made
-    _lock = RLock()
-    _made = Condition(_lock)
-    _making.clear()
-    _wanted.clear()
+    global _lock
+    _lock = RLock()  # another thread of the parent may have held it
 
 
 with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
@@ -398,7 +349,7 @@ with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
 class KeyedLimiter(Keyed[K, Limiter]):
     """A limiter for each key: for each host, user or chat.
 
-    Your function returns the limit for a key, and is called the first time the key is seen::
+    Your function returns the limit for a key, and is called the first time the key is seen, if need be by several threads at once::
 
         hosts: KeyedLimiter[str] = KeyedLimiter(lambda host: "2/s")
 
@@ -444,22 +395,12 @@ class KeyedLimiter(Keyed[K, Limiter]):
         if self._owns_shared:
             shared = Limiter(strategy_of("KeyedLimiter(shared)", shared), name="shared", on_event=on_event, scope=scope)
         super().__init__(factory, shared, max_keys, idle, name, on_event, on_wait, scope)
+        self._weight = weight
         if weight is not None and not callable(weight):
             raise TypeError(f"KeyedLimiter(weight) must be a function of the key that returns a whole number, not {kind_of(weight)}.")
         if weight is not None and shared is None:
             raise ValueError("KeyedLimiter(weight): only keys that share a limit have weights, and there is none. Add shared=.")
-        self._weight = weight
         self._tree: Tree | None = None  # of all keys without a shared limit, as far as they are made here
-
-    def _make(self, key: K) -> Limiter:
-        if self._weight is None:
-            return super()._make(key)
-        weight: Any = self._call("weight=", self._weight, key)
-        check_count(f"KeyedLimiter(weight) for {shown(key)}: what the function returned", weight, least=1)
-        limiter = super()._make(key)
-        if limiter._node.above is not None:
-            limiter._node.flow = Flow(weight)
-        return limiter
 
     def _member(self, key: K, made: object, shared: Limiter | None) -> Limiter:
         if type(made) is not str and isinstance(limiter := getattr(made, "limiter", made), Limiter):  # that of an AdaptiveRate
@@ -472,7 +413,6 @@ class KeyedLimiter(Keyed[K, Limiter]):
         Base.__init__(limiter, scheduler, 0.02, None, None, False, self.scope, None, name, self._on_event, None, tree)
         if tree is None:
             self._tree = limiter._node.tree
-        limiter._belong(shared)
         return limiter
 
     # Asking.
@@ -483,11 +423,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         Raises:
             TypeError: The key is not hashable.
         """
-        try:
-            limiter = self[key]
-        except LimiterClosed:
-            await Limiter(1).acquire()  # called again and again, this lets the loop turn too
-            raise
+        limiter = self[key]
         meter = limiter._meter
         if permits is _ONE and max_wait is None and (meter.grab() or (limiter._node.begin() and meter.grab())):  # without another coroutine
             return 0.0
@@ -509,7 +445,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
 
         If nothing is left of a quota named ``global``, such as Discord's over all routes, the shared limit is paused too.
         """
-        if feedback is None or self._closed:
+        if feedback is None:
             return
         from dataclasses import replace
 

@@ -349,7 +349,7 @@ class Limiter(Base, Block[float]):
         """From now on it is the limiter of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""
         super()._belong(shared)
         node, places = self._node, self._places
-        node.tree.run(node.belong, None if shared is None else shared._lowest)
+        node.belong(None if shared is None else shared._lowest)
         node.keeps = shared
         if places is not None:
             places.tree = node.tree
