@@ -249,12 +249,10 @@ class Budget(Base):
         self._of_key = True
 
     def _shown(self) -> str:
-        name = f" {self._node.name!r}" if self._node.name else ""
         limits: dict[str, object] = {place: limit for place, node, limit in _limits(self._node) if node is self._node}
         if self._shared is not None:
             limits["shared" if isinstance(self._shared, Budget) else self.dimensions[-1]] = self._shared
-        parts = ", ".join(f"{place}={limit!r}" for place, limit in limits.items())
-        return f"<{type(self).__name__}{name} {parts}, {len(self._node.line)} waiting{self._state}>"
+        return ", ".join([f"{place}={limit!r}" for place, limit in limits.items()])
 
 
 class Lease(Block["Lease"]):
@@ -289,36 +287,18 @@ class Lease(Block["Lease"]):
         """How much of each dimension is reserved."""
         return dict(self._amounts)
 
-    async def _enter(self) -> Lease:
-        amounts = self._begin()
+    async def _enter(self, *, blocking: bool = False) -> Lease:
+        if self._state not in ("not entered", "refused"):
+            raise RuntimeError("a lease can be entered only once. Call reserve() again for each call.")
+        self._state, budget = "waiting", self._budget
+        amounts = Amounts(budget._names, tuple(self._amounts.values()))
+        ask = amounts, self._most_ns
         try:
-            return self._has(amounts, *await self._budget._enter(amounts, self._most_ns))
-        except BaseException as error:
-            self._failed(error)
-            raise
-
-    def _enter_blocking(self) -> Lease:
-        amounts = self._begin()
-        try:
-            return self._has(amounts, *self._budget._enter_blocking(amounts, self._most_ns))
+            waited, self._taken = budget._enter_blocking(*ask) if blocking else await budget._enter(*ask)
+            budget._node.tree.run(make_returnable, self._taken)  # it is held from now on
         except BaseException as error:  # also one of a signal handler
             self._failed(error)
             raise
-
-    @property
-    def _may_block(self) -> bool:
-        return self._budget._may_block
-
-    def _begin(self) -> Amounts:
-        if self._state not in ("not entered", "refused"):
-            raise RuntimeError("a lease can be entered only once. Call reserve() again for each call.")
-        self._state = "waiting"
-        return Amounts(self._budget._names, tuple(self._amounts.values()))
-
-    def _has(self, amounts: Amounts, waited: int, taken: Taken) -> Lease:
-        """What was taken is held from now on."""
-        self._taken = taken
-        self._budget._node.tree.run(make_returnable, taken)
         self.limited_by = amounts.waited_for if waited else None
         self.waited, self._state = ns_to_seconds(waited), "reserved"
         return self

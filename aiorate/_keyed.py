@@ -21,7 +21,7 @@ from aiorate._base import Base
 from aiorate._errors import check_count, kind_of, shown
 from aiorate._events import Event, emit
 from aiorate._limiter import Limiter
-from aiorate._options import check_callback, check_options, check_same_scope, check_scope, strategy_of
+from aiorate._options import check_callback, check_options, check_same_scope, kinds_of, strategy_of
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.watch import Watch, watch_of
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from aiorate._options import Limits
     from aiorate._rate import Duration
     from aiorate._tree.limit import Limit
-    from aiorate._tree.tree import Tree
     from aiorate.adaptive import AdaptiveRate
 
 
@@ -76,7 +75,7 @@ class Keyed(Generic[K, V]):
     ) -> None:
         if not callable(factory):
             raise TypeError(f"{self._NAME}(factory) must be a function of the key that returns {self._WANTED}, not {kind_of(factory)}.")
-        check_scope(self._NAME, scope)
+        self._limit, tree = kinds_of(self._NAME, scope)
         check_count(f"{self._NAME}(max_keys)", max_keys, least=1)
         self._idle = None if idle is None else duration_to_ns(idle, f"{self._NAME}(idle)", "None (keys are kept)")
         check_options(self._NAME, None, None, name, on_event, on_wait)
@@ -85,6 +84,7 @@ class Keyed(Generic[K, V]):
         self._factory = factory
         self._max_keys = max_keys
         self._process = scope == "process"
+        self._tree = tree()  # of all keys without a shared limit, as far as they are made here
         by_key = callable(shared) and not isinstance(shared, (Base, Keyed, type))  # which can be called too, but not with a key
         self._shared_of: Callable[[K], object] | None = cast("Callable[[K], object]", shared) if by_key else None
         self._shared: V | None = None if by_key or shared is None else self._check_shared(f"{self._NAME}(shared)", shared)
@@ -400,19 +400,15 @@ class KeyedLimiter(Keyed[K, Limiter]):
             raise TypeError(f"KeyedLimiter(weight) must be a function of the key that returns a whole number, not {kind_of(weight)}.")
         if weight is not None and shared is None:
             raise ValueError("KeyedLimiter(weight): only keys that share a limit have weights, and there is none. Add shared=.")
-        self._tree: Tree | None = None  # of all keys without a shared limit, as far as they are made here
 
     def _member(self, key: K, made: object, shared: Limiter | None) -> Limiter:
         if type(made) is not str and isinstance(limiter := getattr(made, "limiter", made), Limiter):  # that of an AdaptiveRate
             if limiter is not made and self._idle is None:
                 self._idle, self._uses = _REMEMBERED, -1
             return super()._member(key, limiter, shared)
-        name, tree = key if isinstance(key, str) else None, self._tree if shared is None else shared._node.tree
-        limiter = Limiter.__new__(Limiter)  # its options are checked
+        limiter, tree = Limiter.__new__(Limiter), self._tree if shared is None else shared._node.tree
         scheduler = strategy_of("Limiter()", made)
-        Base.__init__(limiter, scheduler, 0.02, None, None, False, self.scope, None, name, self._on_event, None, tree)
-        if tree is None:
-            self._tree = limiter._node.tree
+        limiter._begin(self._limit(scheduler, 20_000_000, tree, key if isinstance(key, str) else None), self._on_event)
         return limiter
 
     # Asking.

@@ -241,8 +241,8 @@ class FileLimiter(_Desks[Limiter], Limiter):
         """Wait in synchronous code, in any thread; see `Limiter.acquire_blocking`."""
         return self._desk(blocks=True).acquire_blocking(permits, max_wait=max_wait)
 
-    def _enter_blocking(self, permits: int = 1) -> float:
-        return self._desk(blocks=True)._enter_blocking(permits)
+    def _enter(self, permits: int = 1, *, blocking: bool = False) -> Coroutine[Any, Any, float]:
+        return self._desk(blocking)._enter(permits, blocking=blocking)
 
     def _leave(self, error: BaseException | None = None) -> None:
         self._desk(blocks=running_loop() is None)._leave()
