@@ -25,6 +25,7 @@ from aiorate._store.pool import Pool
 
 if TYPE_CHECKING:
     import os
+    from collections import Counter
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any, Literal
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from aiorate._spec import RateSpec
     from aiorate._statistics import Statistics
     from aiorate._store.options import OneLimit
-    from aiorate._tree.watch import Totals
 
     Scope = Literal["loop", "process"]
 
@@ -97,9 +97,11 @@ class _Desks(Generic[D]):
     def _belong(self, shared: Any) -> None:
         self._desk()._belong(shared)
 
-    def _totals(self) -> Totals:
-        first, *second = [desk._totals() for desk in self._all]
-        return sum(second, first)
+    def _totals(self) -> Counter[tuple[str, str | None]]:
+        total = self._first._totals()
+        for desk in self._second.values():
+            total.update(desk._totals())
+        return total
 
     def statistics(self) -> Statistics:
         """Return a snapshot of the counters, those of this process. The lengths of waits are those of the event loop that calls or,
@@ -108,7 +110,7 @@ class _Desks(Generic[D]):
         found = here.statistics()
         for desk in self._all:
             if desk is not here:
-                counters, waiting = desk._node.counters, found.waiting + desk._totals().waiting
+                counters, waiting = desk._node.counters, found.waiting + desk._totals()["waiting", None]
                 granted = found.granted + count_of(desk._node.granted - counters.given_back)
                 found = replace(found, granted=granted, refused=found.refused + counters.refused, waiting=waiting)
         return found
@@ -213,8 +215,8 @@ class FileLimiter(_Desks[Limiter], Limiter):
         """Wait in synchronous code, in any thread; see `Limiter.acquire_blocking`."""
         return self._desk(blocks=True).acquire_blocking(permits, max_wait=max_wait)
 
-    def _enter_blocking(self, permits: int = 1) -> float:
-        return self._desk(blocks=True)._enter_blocking(permits)
+    def _enter(self, permits: int = 1, *, blocking: bool = False) -> Coroutine[Any, Any, float]:
+        return self._desk(blocking)._enter(permits, blocking=blocking)
 
     def _leave(self, error: BaseException | None = None) -> None:
         self._desk(blocks=running_loop() is None)._leave()

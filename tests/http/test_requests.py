@@ -66,9 +66,9 @@ async def test_a_key_without_a_limiter_says_so() -> None:
         ({"https://example.com": Limiter("1/s")}, {}, LookupError, "'https://example.com:443'"),
         ({}, {"key": lambda request: 7}, LookupError, "7"),
         (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: None}, TypeError, "key must return text, .* not None"),
-        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: []}, TypeError, "hashable.*'list'"),
+        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: []}, TypeError, "unhashable.*'list'"),
         (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: asyncio.sleep(0)}, TypeError, "a coroutine cannot be a key"),
-        ({}, {"key": lambda request: ([],)}, TypeError, "hashable.*'list'"),
+        ({}, {"key": lambda request: ([],)}, TypeError, "unhashable.*'list'"),
         ({"x": "10/s"}, {"key": lambda request: "x"}, TypeError, r"limiter for 'x' must be a Limiter, not str. Write Limiter\('100/s'\)"),
     ]
     for limiters, options, error, hint in table:
