@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 from functools import partial
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from aiorate._loops.loop import Loop, OutcomeTicket
@@ -20,7 +20,7 @@ from aiorate._meter import COMPILED
 from aiorate._tree.deciding import LINGER_NS, decisions
 from aiorate._tree.limit import Limit
 from aiorate._tree.node import undo
-from aiorate._tree.refusals import ACQUIRE, Refusals
+from aiorate._tree.refusals import Refusals
 from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
@@ -40,28 +40,33 @@ if TYPE_CHECKING:
 
 BLOCKING = Refusals("acquire_blocking")
 _LOOK_AGAIN = 1.0  # seconds: on Windows, Ctrl-C is not heeded before
-_FEW = 32  # loops with waiters; of more, closed ones are looked for at most every 10 ms
-_APART_NS = 10_000_000
 _ONE = 1  # compared by identity
-
-# --- Waiters of any thread
+_ask: Callable[..., Answer] = Limit.ask  # whose arguments are handed on
 
 
 class ThreadTicket(OutcomeTicket):
     """A request of any thread. It has the outcome as soon as that is decided; its owner is woken later.
 
-    Whatever becomes of it, `undo_request` undoes it: its owner was cancelled or interrupted, or its loop was closed.
+    Whatever becomes of it, `undo` undoes it: its owner was cancelled or interrupted, as in a block of the ticket, or its loop was closed.
     """
 
-    __slots__ = ("limit", "loop", "taken")
+    __slots__ = ("limit", "loop", "taken", "undone")
 
-    def __init__(self, limit: Limit, permits: Permits, loop: OneLoop | None = None) -> None:
-        self.outcome = self.signal = None  # as its base does, without a call
-        self.left = False  # also once its grant has gone on
+    def __init__(self, limit: Limit, permits: Permits, loop: OneLoop | None = None, signal: Any = None) -> None:
+        self.outcome = None
+        self.signal = signal  # of its loop; a lock in a thread without one
+        self.left = self.undone = False  # left: also once its grant has gone on
         self.limit: Limit = limit
         self.wanted = permits
         self.loop: OneLoop | None = loop  # of its owner; None: a thread without one
-        self.taken: Taken | None = None  # at once: (), if it had to wait; None: it was not decided, or was undone
+        self.taken: Taken = ()  # at once
+
+    def __enter__(self) -> ThreadTicket:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and error is not self.outcome:
+            decisions.post(self.undo)
 
     def done(self) -> bool:
         return self.left or self.outcome is not None
@@ -77,7 +82,7 @@ class ThreadTicket(OutcomeTicket):
 
     def _wake(self) -> None:
         signal = self.signal
-        if signal is None:  # its owner does not wait yet, or has gone on already
+        if signal is None:  # its owner has gone on already
             return
         if self.loop is None:
             signal.release()
@@ -87,6 +92,35 @@ class ThreadTicket(OutcomeTicket):
     def leave(self) -> None:
         """Its owner goes on. The line may keep the ticket for a while, but must keep nothing else."""
         self.left, self.signal = True, None
+
+    def take(self) -> tuple[int, Taken] | None:
+        """Take the permits, if that can be done at once. Called in a decision, as the next two."""
+        waiters.clear_closed()
+        found = self.limit.take(self.wanted)
+        if found is not None:
+            self.taken = found[1]
+        return found
+
+    def ask(self, *how: Any) -> Answer:
+        """What `Limit.ask` does, and returns, with the same arguments."""
+        found = _ask(self.limit, self.wanted, *how, ticket=self, starved=False)
+        if isinstance(found, tuple):
+            self.taken = found[1]
+        elif not isinstance(self.outcome, BaseException):
+            waiters.add(self)
+        return found
+
+    def undo(self) -> None:
+        """Undo it, whatever was decided and however far its owner got."""
+        if self.undone:
+            return
+        self.undone = True
+        if waiters.remove(self):
+            Limit.give_up(self.limit, self)
+        elif self.outcome is not None and not isinstance(self.outcome, BaseException):  # its grant stood already
+            undo(self.outcome[1], returnable=False)
+        elif self.taken:
+            undo(self.taken, returnable=False)
 
 
 def _deliver(loop: OneLoop) -> None:
@@ -99,12 +133,11 @@ def _deliver(loop: OneLoop) -> None:
 class _Waiters:
     """The tickets that are not undone, and whose owners have not gone on. Changed in decisions."""
 
-    __slots__ = ("_cleared", "_tickets", "_watched")
+    __slots__ = ("_tickets", "_watched")
 
     def __init__(self) -> None:
         self._tickets: dict[OneLoop | None, dict[ThreadTicket, None]] = {}
-        self._cleared = 0  # when closed loops were looked for
-        self._watched = False  # whether they are looked for in a second
+        self._watched = False  # whether closed loops are looked for in a second
 
     def add(self, ticket: ThreadTicket) -> None:
         """Its owner waits from now on."""
@@ -113,8 +146,8 @@ class _Waiters:
 
     def remove(self, ticket: ThreadTicket) -> bool:
         """Its owner no longer waits. False if it was removed before."""
-        tickets = self._tickets.get(ticket.loop)
-        if tickets is None or ticket not in tickets:
+        tickets = self._tickets.get(ticket.loop, {})
+        if ticket not in tickets:
             return False
         del tickets[ticket]
         if not tickets:
@@ -131,41 +164,22 @@ class _Waiters:
         self.clear_closed()
         self._watch()
 
-    def clear_closed(self) -> bool:
-        """Have the requests of closed loops leave the lines. True if there were any."""
-        if len(self._tickets) > _FEW:
-            now = monotonic_ns()
-            if now - self._cleared < _APART_NS:
-                return False
-            self._cleared = now
+    def clear_closed(self) -> None:
+        """Have the requests of closed loops leave the lines."""
+        if not self._tickets:
+            return
         closed = [tickets for loop, tickets in self._tickets.items() if loop is not None and loop.ended]
         lost = [ticket for tickets in closed for ticket in tickets if not ticket.left]
         for ticket in lost:
             ticket.leave()  # all of them, before anything is granted: none may be granted to a ticket that has yet to leave
         for ticket in lost:
-            undo_request(ticket)
-        return bool(lost)
+            ticket.undo()
 
     begin_again = __init__
     """In a child process, after a fork."""
 
 
 waiters = _Waiters()
-
-
-def undo_request(ticket: ThreadTicket) -> None:
-    """Undo it, whatever was decided and however far its owner got. Called in a decision."""
-    taken, ticket.taken = ticket.taken, None
-    outcome = ticket.outcome
-    if taken:
-        undo(taken, returnable=False)
-    elif taken is not None and waiters.remove(ticket):
-        Limit.give_up(ticket.limit, ticket)
-    elif taken is not None and outcome is not None and not isinstance(outcome, BaseException):  # its grant stood already
-        undo(outcome[1], returnable=False)
-
-
-# --- The tree
 
 
 class _Threads(Loop):
@@ -202,11 +216,8 @@ class _Threads(Loop):
         return loop.turn()
 
     def wait(self, ticket: ThreadTicket, /) -> Awaitable[object]:
-        loop = ticket.loop
-        assert loop is not None  # or nobody could await what it returns
-        if ticket.signal is None:
-            ticket.signal = loop.signal()
-        return loop.wait(ticket.signal)
+        assert ticket.loop is not None  # or nobody could await what it returns
+        return ticket.loop.wait(ticket.signal)
 
     def leave(self, ticket: ThreadTicket, /) -> None:
         ticket.leave()
@@ -257,37 +268,21 @@ class ThreadLimit(Limit):
     __slots__ = ()
 
     def try_take(self, permits: Permits) -> tuple[int, Taken] | None:
-        ticket = ThreadTicket(self, permits)
-        try:
-            return decisions.run(_take, ticket)
-        except BaseException:  # interrupted in the main thread: nothing is spent
-            decisions.post(partial(undo_request, ticket))
-            raise
+        with ThreadTicket(self, permits) as ticket:
+            return decisions.run(ticket.take)
 
-    def ask(
-        self,
-        permits: Permits,
-        most_ns: int | None = None,
-        admission: Admission | None = None,
-        refusals: Refusals = ACQUIRE,
-        since: int | None = None,
-        ticket: Ticket | None = None,
-        starved: bool | None = None,
-    ) -> Answer:
+    def ask(self, permits: Permits, *how: Any, starved: bool | None = None) -> Answer:
+        """In a starved loop, nothing is asked before that has turned: in the main thread, a question takes long."""
         loop = loop_here()
         if loop is None:  # a coroutine that is driven by hand: it must not wait
-            return decisions.run(super().ask, permits, most_ns, admission, refusals, since, None, False)
-        assert self.tree.loop is not None
-        starved = self.tree.loop.starved() if starved is None else starved
-        own = ThreadTicket(self, permits, loop)
-        try:
-            return decisions.run(_ask, own, most_ns, admission, refusals, since, starved)
-        except BaseException:
-            decisions.post(partial(undo_request, own))
-            raise
+            return decisions.run(_ask, self, permits, *how, starved=False)
+        if starved is None and self.tree.loop is not None and self.tree.loop.starved():
+            return None
+        with ThreadTicket(self, permits, loop, loop.signal()) as ticket:
+            return decisions.run(ticket.ask, *how)
 
     def give_up(self, ticket: Ticket) -> None:
-        decisions.post(partial(undo_request, ticket))  # type: ignore[arg-type]  # all tickets of threads are of one class
+        decisions.post(ticket.undo)  # type: ignore[union-attr]  # all tickets of threads are of one class
 
     def _went_on(self, ticket: Ticket, taken: Taken, waited: int) -> None:
         ticket.leave()  # type: ignore[union-attr]  # as above. At once: from now on its loop may end
@@ -318,44 +313,19 @@ class ThreadLimit(Limit):
             return 0, ()
         if decisions.in_thread and not decisions.deciding:
             raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
-        ticket = ThreadTicket(self, permits)
-        try:
-            found = decisions.run(_ask, ticket, most_ns, admission, refusals, since, False)
+        lock = threading.Lock()
+        lock.acquire()
+        with ThreadTicket(self, permits, None, lock) as ticket:
+            found = decisions.run(ticket.ask, most_ns, admission, refusals, since)
             if isinstance(found, tuple):
                 return 0, found[1]
-            lock = threading.Lock()
-            lock.acquire()
-            ticket.signal = lock
             while ticket.outcome is None:
                 lock.acquire(timeout=_LOOK_AGAIN)
             waited, _, taken = self.go_on(ticket)
-        except BaseException as error:
-            if error is not ticket.outcome:
-                decisions.post(partial(undo_request, ticket))
-            raise
-        return waited, taken
+            return waited, taken
 
 
-def _take(ticket: ThreadTicket) -> tuple[int, Taken] | None:
-    found = ticket.limit.take(ticket.wanted)
-    if found is None and waiters.clear_closed():
-        found = ticket.limit.take(ticket.wanted)
-    if found is not None:
-        ticket.taken = found[1]
-    return found
-
-
-def _ask(
-    ticket: ThreadTicket, most_ns: int | None, admission: Admission | None, refusals: Refusals, since: int | None, starved: bool
-) -> Answer:
-    answer = Limit.ask(ticket.limit, ticket.wanted, most_ns, admission, refusals, since, ticket, starved)
-    ticket.taken = answer[1] if isinstance(answer, tuple) else ()
-    if answer is ticket and not isinstance(ticket.outcome, BaseException):
-        waiters.add(ticket)
-    return answer
-
-
-# --- Forks
+# Forks.
 
 _trees: WeakSet[ThreadTree] = WeakSet()
 
