@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import ParamSpec, TypeVar
 
-    from aiorate._loops.loop import Clock, Handle, Ticket
-    from aiorate._loops.turn import OneLoop
+    from aiorate._loops.loop import Clock, Handle, OneLoop, Ticket
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer
     from aiorate._tree.node import Outcome, Taken
@@ -78,7 +77,7 @@ class ThreadTicket(OutcomeTicket):
         if self.loop is None:
             decisions.after.append(self._wake)
         elif self.loop.hand(self._wake):
-            decisions.after.append(partial(_deliver, self.loop))
+            decisions.after.append(self.loop.send)
 
     def _wake(self) -> None:
         signal = self.signal
@@ -121,13 +120,6 @@ class ThreadTicket(OutcomeTicket):
             undo(self.outcome[1], returnable=False)
         elif self.taken:
             undo(self.taken, returnable=False)
-
-
-def _deliver(loop: OneLoop) -> None:
-    try:
-        loop.post(loop.deliver)
-    except (RuntimeError, OSError):  # it is closed
-        decisions.post(waiters.clear_closed)
 
 
 class _Waiters:
@@ -199,12 +191,12 @@ class _Threads(Loop):
     def post(self, callback: Callable[[], object]) -> None:
         decisions.hand(callback)
 
-    def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
-        if self._timers is not None:
-            return self._timers.call_at(reading, partial(decisions.run, callback))
-        if not self.monotonic:
-            reading = monotonic_ns() + min(max(reading - self.read(), 0), LINGER_NS)  # nobody knows what that clock does meanwhile
-        return decisions.call_at(reading, callback)
+    def call_at(self, reading: int, callback: Callable[[], object]) -> Handle:
+        return super().call_at(reading, partial(decisions.run, callback) if self.manual else callback)
+
+    def _call_after(self, ns: int, callback: Callable[[], object]) -> Handle:
+        # Nobody knows what a clock of users does meanwhile.
+        return decisions.call_at(monotonic_ns() + (ns if self.monotonic else min(ns, LINGER_NS)), callback)
 
     def starved(self) -> bool:
         """By real time: how long other tasks are kept waiting does not depend on virtual time."""
