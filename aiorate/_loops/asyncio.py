@@ -49,7 +49,7 @@ class AsyncioLoop(OneLoop):
             from aiorate._loops.kernel_timer import KernelTimers
 
             self._kernel = KernelTimers.of(native)
-            self.grain = GRAIN_NS if self._kernel is None else 0
+            self.grain = 0
 
     @property
     def running(self) -> bool:
@@ -69,8 +69,8 @@ class AsyncioLoop(OneLoop):
         if self._kernel is not None:
             try:
                 return self._kernel.add(monotonic_ns() + ns, callback)
-            except OSError:
-                self._kernel = None  # the system has no descriptor left: the loop's timers will do
+            except self._kernel.NONE:
+                self._kernel = None  # the loop's timers will do
                 self.grain = GRAIN_NS
         if self._rounds_up:
             # uvloop rounds timers to the nearest ms, which may be too early, or too soon after the last wake-up.
