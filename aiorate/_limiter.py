@@ -14,7 +14,7 @@ from aiorate._options import strategy_of
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
 from aiorate._schedulers.places import Visit
-from aiorate._tree.refusals import ACQUIRE, CLOSED
+from aiorate._tree.refusals import ACQUIRE, BLOCKING, CLOSED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -166,7 +166,7 @@ class Limiter(Base, Block[float]):
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
         most_ns = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
-        return self._node.wait_blocking(permits, most_ns, self._max_waiting)[0] / NS_PER_SECOND
+        return self._node.wait_blocking(permits, most_ns, self._max_waiting, BLOCKING)[0] / NS_PER_SECOND
 
     async def __aenter__(self) -> float:
         """Acquire one permit. ``as waited`` gets the seconds spent waiting. With ``max_concurrency``, wait for a free place first."""
@@ -196,7 +196,7 @@ class Limiter(Base, Block[float]):
             for places in self._all_places:
                 places.check_holder()
         ask = Visit(permits), None, most
-        waited, _ = lowest.wait_blocking(*ask) if blocking else await lowest.acquire(*ask)
+        waited, _ = lowest.wait_blocking(*ask, BLOCKING) if blocking else await lowest.acquire(*ask)
         self._hold()
         return waited / NS_PER_SECOND
 

@@ -193,15 +193,8 @@ class Limit(Node):
                 self.tree.resuming -= 1
             undo(outcome[1], returnable=current, tasks=1)
 
-    def wait_blocking(
-        self,
-        permits: Permits,
-        most_ns: int | None = None,
-        admission: Admission | None = None,
-        refusals: Refusals = ACQUIRE,
-        since: int | None = None,
-    ) -> tuple[int, Taken]:
-        """Block this thread until the permits are granted; returns the ns waited, and what was taken."""
+    def wait_blocking(self, permits: Permits, *how: Any) -> tuple[int, Taken]:
+        """Block this thread until the permits are granted; returns the ns waited, and what was taken. The arguments are those of `ask`."""
         raise RuntimeError(
             "acquire_blocking() needs a limiter for the whole process: Limiter(..., scope='process'). In a coroutine, await acquire()."
         )

@@ -66,7 +66,7 @@ class Refusals:
         )
 
 
-ACQUIRE = Refusals("acquire")
+ACQUIRE, BLOCKING = Refusals("acquire"), Refusals("acquire_blocking")
 
 
 class Admission(Protocol):

@@ -14,13 +14,12 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from aiorate._loops.loop import Loop, OutcomeTicket
+from aiorate._loops.loop import Loop, OutcomeTicket, call_back
 from aiorate._loops.table import loop_here, running_loop, starved_here
 from aiorate._meter import COMPILED
 from aiorate._tree.deciding import LINGER_NS, decisions
 from aiorate._tree.limit import Limit
 from aiorate._tree.node import undo
-from aiorate._tree.refusals import Refusals
 from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
@@ -31,13 +30,11 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer
     from aiorate._tree.node import Outcome, Taken
-    from aiorate._tree.refusals import Admission
 
     P = ParamSpec("P")
     T = TypeVar("T")
 
 
-BLOCKING = Refusals("acquire_blocking")
 _LOOK_AGAIN = 1.0  # seconds: on Windows, Ctrl-C is not heeded before
 _ONE = 1  # compared by identity
 _ask: Callable[..., Answer] = Limit.ask  # whose arguments are handed on
@@ -73,7 +70,7 @@ class ThreadTicket(OutcomeTicket):
     def set_result(self, outcome: Outcome, /) -> None:
         self.outcome = outcome
         if isinstance(outcome, BaseException):
-            waiters.remove(self)  # there is nothing to undo
+            _remove(self)  # there is nothing to undo
         if self.loop is None:
             decisions.after.append(self._wake)
         elif self.loop.hand(self._wake):
@@ -94,7 +91,6 @@ class ThreadTicket(OutcomeTicket):
 
     def take(self) -> tuple[int, Taken] | None:
         """Take the permits, if that can be done at once. Called in a decision, as the next two."""
-        waiters.clear_closed()
         found = self.limit.take(self.wanted)
         if found is not None:
             self.taken = found[1]
@@ -106,7 +102,8 @@ class ThreadTicket(OutcomeTicket):
         if isinstance(found, tuple):
             self.taken = found[1]
         elif not isinstance(self.outcome, BaseException):
-            waiters.add(self)
+            decisions.waiting.setdefault(self.loop, {})[self] = None
+            decisions.attend()
         return found
 
     def undo(self) -> None:
@@ -114,7 +111,7 @@ class ThreadTicket(OutcomeTicket):
         if self.undone:
             return
         self.undone = True
-        if waiters.remove(self):
+        if _remove(self):
             Limit.give_up(self.limit, self)
         elif self.outcome is not None and not isinstance(self.outcome, BaseException):  # its grant stood already
             undo(self.outcome[1], returnable=False)
@@ -122,56 +119,30 @@ class ThreadTicket(OutcomeTicket):
             undo(self.taken, returnable=False)
 
 
-class _Waiters:
-    """The tickets that are not undone, and whose owners have not gone on. Changed in decisions."""
-
-    __slots__ = ("_tickets", "_watched")
-
-    def __init__(self) -> None:
-        self._tickets: dict[OneLoop | None, dict[ThreadTicket, None]] = {}
-        self._watched = False  # whether closed loops are looked for in a second
-
-    def add(self, ticket: ThreadTicket) -> None:
-        """Its owner waits from now on."""
-        self._tickets.setdefault(ticket.loop, {})[ticket] = None
-        self._watch()
-
-    def remove(self, ticket: ThreadTicket) -> bool:
-        """Its owner no longer waits. False if it was removed before."""
-        tickets = self._tickets.get(ticket.loop, {})
-        if ticket not in tickets:
-            return False
-        del tickets[ticket]
-        if not tickets:
-            del self._tickets[ticket.loop]
-        return True
-
-    def _watch(self) -> None:
-        if self._tickets and not self._watched:
-            decisions.call_at(monotonic_ns() + LINGER_NS, self._look_after)
-            self._watched = True
-
-    def _look_after(self) -> None:
-        self._watched = False
-        self.clear_closed()
-        self._watch()
-
-    def clear_closed(self) -> None:
-        """Have the requests of closed loops leave the lines."""
-        if not self._tickets:
-            return
-        closed = [tickets for loop, tickets in self._tickets.items() if loop is not None and loop.ended]
-        lost = [ticket for tickets in closed for ticket in tickets if not ticket.left]
-        for ticket in lost:
-            ticket.leave()  # all of them, before anything is granted: none may be granted to a ticket that has yet to leave
-        for ticket in lost:
-            ticket.undo()
-
-    begin_again = __init__
-    """In a child process, after a fork."""
+def _remove(ticket: ThreadTicket) -> bool:
+    """Its owner no longer waits. False if it was removed before."""
+    tickets = decisions.waiting.get(ticket.loop, {})
+    if ticket not in tickets:
+        return False
+    del tickets[ticket]
+    if not tickets:
+        del decisions.waiting[ticket.loop]
+    return True
 
 
-waiters = _Waiters()
+def clear_closed() -> None:
+    """Have the requests of closed loops leave the lines."""
+    if not decisions.waiting:
+        return
+    closed = [tickets for loop, tickets in decisions.waiting.items() if loop is not None and loop.ended]
+    lost = [ticket for tickets in closed for ticket in tickets if not ticket.left]
+    for ticket in lost:
+        ticket.leave()  # all of them, before anything is granted: none may be granted to a ticket that has yet to leave
+    for ticket in lost:
+        call_back(ticket.undo, "as its event loop was closed")
+
+
+decisions.tidy = clear_closed
 
 
 class _Threads(Loop):
@@ -245,7 +216,6 @@ class ThreadTree(Tree):
         decisions.after.append(call)
 
     def here(self) -> Loop | None:
-        waiters.clear_closed()
         return self.loop
 
     def begin_again(self) -> None:
@@ -281,17 +251,10 @@ class ThreadLimit(Limit):
         decisions.soon.append(partial(self._gone, ticket, taken, waited))  # type: ignore[arg-type]
 
     def _gone(self, ticket: ThreadTicket, taken: Taken, waited: int) -> None:
-        if waiters.remove(ticket):
+        if _remove(ticket):
             super()._went_on(ticket, taken, waited)
 
-    def wait_blocking(
-        self,
-        permits: Permits,
-        most_ns: int | None = None,
-        admission: Admission | None = None,
-        refusals: Refusals = BLOCKING,
-        since: int | None = None,
-    ) -> tuple[int, Taken]:
+    def wait_blocking(self, permits: Permits, *how: Any) -> tuple[int, Taken]:
         """Block this thread until the permits are granted; returns the ns waited, and what was taken.
 
         Interrupted at any instant, as by Ctrl-C, the request is undone, or its grant comes back. RuntimeError in a
@@ -308,7 +271,7 @@ class ThreadLimit(Limit):
         lock = threading.Lock()
         lock.acquire()
         with ThreadTicket(self, permits, None, lock) as ticket:
-            found = decisions.run(ticket.ask, most_ns, admission, refusals, since)
+            found = decisions.run(ticket.ask, *how)
             if isinstance(found, tuple):
                 return 0, found[1]
             while ticket.outcome is None:
@@ -325,7 +288,6 @@ _trees: WeakSet[ThreadTree] = WeakSet()
 def _after_fork_in_child() -> None:
     """The budgets go on, and the waiting requests are in the parent."""
     decisions.begin_again()
-    waiters.begin_again()
     for tree in list(_trees):
         tree.begin_again()
 
