@@ -20,6 +20,7 @@ from aiorate._meter import COMPILED
 from aiorate._tree.deciding import LINGER_NS, decisions
 from aiorate._tree.limit import Limit
 from aiorate._tree.node import undo
+from aiorate._tree.refusals import ACQUIRE, BLOCKING
 from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer
     from aiorate._tree.node import Outcome, Taken
+    from aiorate._tree.refusals import Refusals
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -96,9 +98,9 @@ class ThreadTicket(OutcomeTicket):
             self.taken = found[1]
         return found
 
-    def ask(self, *how: Any) -> Answer:
-        """What `Limit.ask` does, and returns, with the same arguments."""
-        found = _ask(self.limit, self.wanted, *how, ticket=self, starved=False)
+    def ask(self, most_ns: int | None = None, since: int | None = None, refusals: Refusals | None = None) -> Answer:
+        """What `Limit.ask` does, and returns."""
+        found = _ask(self.limit, self.wanted, most_ns, since, self, False, refusals)
         if isinstance(found, tuple):
             self.taken = found[1]
         elif not isinstance(self.outcome, BaseException):
@@ -254,7 +256,7 @@ class ThreadLimit(Limit):
         if _remove(ticket):
             super()._went_on(ticket, taken, waited)
 
-    def wait_blocking(self, permits: Permits, *how: Any) -> tuple[int, Taken]:
+    def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, Taken]:
         """Block this thread until the permits are granted; returns the ns waited, and what was taken.
 
         Interrupted at any instant, as by Ctrl-C, the request is undone, or its grant comes back. RuntimeError in a
@@ -271,7 +273,7 @@ class ThreadLimit(Limit):
         lock = threading.Lock()
         lock.acquire()
         with ThreadTicket(self, permits, None, lock) as ticket:
-            found = decisions.run(ticket.ask, *how)
+            found = decisions.run(ticket.ask, most_ns, None, BLOCKING if self.refusals is ACQUIRE else None)
             if isinstance(found, tuple):
                 return 0, found[1]
             while ticket.outcome is None:
