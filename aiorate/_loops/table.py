@@ -35,10 +35,12 @@ _OTHERS: dict[str, Callable[[], type[OneLoop]]] = {"trio": _trio}
 def running_loop() -> object | None:
     """The event loop that runs in this thread; None: none does."""
     native = running_asyncio()
-    for library, load in _OTHERS.items():
-        # Where one loop is the guest of the other, both run in this thread. Then the running task decides.
-        if library in modules and (native is None or load().task() is not None) and (guest := load().here()) is not None:
-            return guest
+    for library in _OTHERS:
+        if library in modules:
+            # Where one loop is the guest of the other, both run in this thread. Then the running task decides.
+            family = _OTHERS[library]()
+            if (native is None or family.task() is not None) and (guest := family.here()) is not None:
+                return guest
     return native
 
 

@@ -153,10 +153,7 @@ class Decisions:
         done.acquire()
         if len(answer) == 1:
             return answer[0]  # type: ignore[no-any-return]
-        try:
-            raise answer[1]
-        finally:
-            answer.clear()  # or the error would hold its own traceback
+        raise answer.pop()  # not kept: it would hold its own traceback
 
     def call_at(self, reading: int, callback: Callable[[], object]) -> Alarm:
         """Call back, in a decision, when the monotonic clock reads that. Called in a decision."""
