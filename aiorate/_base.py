@@ -80,7 +80,7 @@ class Base:
             self._lowest = self._all_places[0].node
         if max_waiting is not None:
             for limit in self._lines:
-                limit.max_waiting = max_waiting, self._lines
+                limit.max_waiting = max_waiting, [other for other in self._lines if other is not limit]
         if on_wait is not None:
             self.watch(on_wait)
 

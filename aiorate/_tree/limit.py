@@ -103,9 +103,9 @@ class Limit(Node):
         if self.shut:
             raise refusals.closed(self)
         if self.max_waiting is not None:
-            most, limits = self.max_waiting
-            # One that is being cancelled does not count.
-            if sum([len(each.line) for each in limits]) >= most and sum([each.line.count() for each in limits]) >= most:
+            most, others = self.max_waiting
+            lines = [self.line, *[other.line for other in others]]
+            if sum(map(len, lines)) >= most and sum([line.count() for line in lines]) >= most:  # without those that are being cancelled
                 self.wait_counters.refused += 1
                 raise refusals.full(permits, most)
         if most_ns is not None:

@@ -127,7 +127,7 @@ class Supply(Timeline):
         """Called with each `Event`."""
         self.provider: Provider = OWN
         self.max_waiting: tuple[int, Sequence[Self]] | None = None
-        """The most requests that may wait in the lines of these limits, itself included; None: any number."""
+        """The most requests that may wait here and at these other limits; None: any number."""
         self.refusals: Refusals = ACQUIRE
         """The errors of its callers' method."""
         own = scheduler._meter
