@@ -12,8 +12,8 @@ from asyncio import InvalidStateError
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from aiorate._loops.loop import FEW
 from aiorate._loops.table import running_loop
-from aiorate._loops.turn import FEW
 from aiorate._meter import Meter
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
 from aiorate._schedulers.token_pool import TokenPool
@@ -111,7 +111,7 @@ class Node(Supply):
         self._made_line()
         loop = self.tree.loop
         assert loop is not None  # threads have one
-        self.waker = waker = loop.filler(self, self.name) if isinstance(self.scheduler, TokenPool) else loop
+        self.waker = waker = loop.filler(self.look, self.fail, self.name) if isinstance(self.scheduler, TokenPool) else loop
         self.tree.add(self)
         return waker
 
@@ -149,7 +149,7 @@ class Node(Supply):
         if self.waker is None:  # only limits below wait here
             self.look()
         else:
-            self.waker.ring(self)
+            self.waker.ring(self.look)
 
     def look_if_alive(self) -> None:
         """`look`, unless the loop is closed, where nobody can be woken."""

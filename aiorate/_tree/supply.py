@@ -11,7 +11,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from aiorate._errors import LimiterClosed
-from aiorate._loops.turn import LOOP_CHECK_NS
+from aiorate._loops.loop import LOOP_CHECK_NS
 from aiorate._meter import ENDLESS, FAR, PureMeter
 from aiorate._schedulers.interface import NOBODY_KNOWS, claim
 from aiorate._tree.counters import NOTHING, Counters
