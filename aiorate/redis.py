@@ -104,7 +104,7 @@ class RedisLimiter(Limiter):
             on_wait=on_wait,
             scope=scope,
         )
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, pool, terms, ACQUIRE)
+        self._session = StoreSession(self._node, pool, terms, ACQUIRE)
 
     @property
     def key(self) -> str:
@@ -216,7 +216,7 @@ class RedisBudget(Budget):
         )
         booked = self._node.scheduler
         assert isinstance(booked, Booked)
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, booked.pool, terms, self._refusals)
+        self._session = StoreSession(self._node, booked.pool, terms, self._refusals)
 
     def _scheduler(self, limits: dict[str, Any], late: Duration) -> Dimensions:
         return Booked(limits, duration_to_ns(late, "catch_up"))

@@ -23,7 +23,7 @@ from aiorate._store.store import Store, is_cluster
 from aiorate._tree.deciding import decisions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
     from aiorate._store.store import Asked
@@ -52,10 +52,8 @@ class StoreClient:
     """Asks on behalf of the sessions that woke it, in one call after the other: in that loop or, if it is None, in one of its own."""
 
     def __init__(self, source: object, loop: asyncio.AbstractEventLoop | None) -> None:
-        self._source, self._loop = source, loop  # kept: while this lives, no other client has the id of the source
-        self._store: Store = Store(source)
+        self._loop, self._store = loop, Store(source)  # which keeps the source: while this lives, no other client has its id
         self._decide: Callable[..., Any] = decisions.run if loop is None else call
-        self._process: int = os.getpid()
         self._attached: WeakSet[Session] = WeakSet()
         self._wanting: dict[Session, None] = {}
         self._asked: list[Session] = []  # those of the call in flight
@@ -66,15 +64,14 @@ class StoreClient:
         self._limit: asyncio.Timeout | None = None  # of the call in flight
         self._ticks: int = 0  # since the call in flight began, or the store was heard last, or since there is nothing to ask
         self._heard: int = 0  # the answers of the store until the last tick
-        self._leaving: dict[Session, list[Callable[[], object]]] = {}  # whom to tell once these have nothing to tell, ...
-        self._left: list[Callable[[], object]] = []  # ... or, after the last of all, once the task is over
+        self._listening: list[Callable[[], object]] = []  # told when something was asked or answered, or the task is over
         self._retry: float = 0.0
         self._silent: float | None = None  # when the first call began of those without an answer since the last
 
     @property
     def here(self) -> bool:
         """Whether it asks for callers of this thread."""
-        return self._process == os.getpid() if self._loop is None else self._loop is running_loop()
+        return self._loop is None or self._loop is running_loop()
 
     # In decisions.
 
@@ -82,33 +79,49 @@ class StoreClient:
         """Ask the store for it in the loop's next iteration, or when the call in flight is answered."""
         self._attached.add(session)
         self._wanting[session] = None
-        idle = self._idle
-        if not self._runs:
-            self._start()
-        elif idle is not None and self._loop is None:
-            idle.get_loop().call_soon_threadsafe(self._rouse)
-        elif idle is not None:
+        if self._runs:
             self._rouse()
+        else:
+            self._start()
 
     async def detach(self, session: Session) -> None:
         """Forget it, once it has nothing to tell, or cannot. After the last, neither task nor connection is left, nor a thread."""
         loop = loop_here()
         assert loop is not None  # a task runs
-        signal = loop.signal()
-
-        def tell() -> None:
-            with suppress(RuntimeError, OSError):  # its loop is closed
-                loop.post(partial(loop.wake, signal))
-
-        def leave() -> None:
-            self._leaving.setdefault(session, []).append(tell)
-            self.wake(session)
-
-        self._decide(leave)
-        await loop.wait(signal)
-        thread = self._thread  # first: another may start meanwhile
+        self._decide(self.wake, session)
+        thread = self._thread
+        while True:
+            signal = loop.signal()
+            if self._decide(self._has_left, session, partial(loop.post, partial(loop.wake, signal))):
+                break
+            await loop.wait(signal)
         if thread is not None and not self._runs:
             thread.join()
+
+    def _has_left(self, session: Session, tell: Callable[[], object]) -> bool:
+        """Whether nothing is asked any more for a session that leaves. If not, tell when to look again."""
+        if session not in self._wanting and session not in self._asked:
+            self._attached.discard(session)
+            if self._attached or not self._runs:
+                return True
+            self._rouse()
+        self._listening.append(tell)
+        return False
+
+    def _tell(self) -> None:
+        listening, self._listening = self._listening, []
+        for tell in listening:
+            with suppress(RuntimeError, OSError):  # its loop is closed
+                tell()
+
+    def _rouse(self) -> None:
+        """Have the idle task go on, or end if nothing is wanted."""
+        if self._idle is None:
+            return
+        if self._loop is None:
+            self._idle.get_loop().call_soon_threadsafe(self._go_on)
+        else:
+            self._go_on()
 
     def _start(self) -> None:
         if self._loop is not None:
@@ -121,22 +134,10 @@ class StoreClient:
 
     def _end(self) -> None:
         """The task is over."""
-        self._runs, left, self._left = False, self._left, []
+        self._runs = False
         if self._wanting:  # woken meanwhile
             self._start()
-        for tell in left:
-            tell()
-
-    def _let_go(self, sessions: Iterable[Session]) -> None:
-        """Of these, those that leave have left."""
-        for session in sessions:
-            if session in self._leaving:
-                self._left += self._leaving.pop(session)
-                self._wanting.pop(session, None)
-                self._attached.discard(session)
-        if self._attached:
-            while self._left:
-                self._left.pop()()
+        self._tell()
 
     # In the loop.
 
@@ -177,8 +178,7 @@ class StoreClient:
         self._idle = None
         return bool(self._wanting)  # also if a session woke it in the same iteration
 
-    def _rouse(self) -> None:
-        """Have the idle task go on, or end if nothing is wanted."""
+    def _go_on(self) -> None:
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
@@ -193,11 +193,10 @@ class StoreClient:
                     question = session.question()
                 except Exception as error:  # of a clock, say: the other sessions go on
                     session.failed(error)
-            if question is None:
-                self._let_go([session])
-            else:
+            if question is not None:
                 self._asked.append(session)
                 questions.append(question)
+        self._tell()
         return questions
 
     async def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -236,8 +235,8 @@ class StoreClient:
                 session.unreachable(failure, began - self._silent)
             except Exception as error:  # which does not concern the others
                 session.failed(error)
-        self._let_go([session for session in asked if session not in self._wanting or session in lost])
         self._wanting.update({session: None for session in lost if session in self._attached})
+        self._tell()
         return bool(lost)
 
     def _fail(self, error: BaseException) -> None:
@@ -250,7 +249,6 @@ class StoreClient:
         def fail() -> None:
             for session in left:
                 session.failed(error)
-            self._let_go([*self._leaving])
 
         self._decide(fail)
 
@@ -259,7 +257,7 @@ class StoreClient:
         self._ticks += 1
         if not self._asked or self._limit is None:
             if self._ticks > _IDLE_TICKS:
-                self._rouse()
+                self._go_on()
         elif self._store.heard > self._heard:  # it is far away, and alive
             self._heard, self._ticks = self._store.heard, 1
         # Counted and not read from the clock: an answer to a loop that stood still is there already, and the store was not down.

@@ -48,7 +48,7 @@ class Terms:
     ) -> None:
         check_source(source, alone=scope == "process")
         check_name(call, name)
-        self.kind, self.call = kind, method
+        self.source, self.kind, self.call = source, kind, method
         """The kind of limit, as the value of the key has it; and what errors name."""
         self.horizon: int = duration_to_ns(horizon, f"{call}(horizon)")
         """How far ahead all processes together aim to book."""

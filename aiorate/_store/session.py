@@ -6,7 +6,7 @@ The wall clock of this machine decides nothing: the store says what time it is, 
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiorate._errors import EngineUnavailable
 from aiorate._events import Event
@@ -20,8 +20,6 @@ from aiorate._store.talk import FLUSH_NS, Sent, Talk
 from aiorate._store.twin import Local
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aiorate._loops.loop import Ticket
     from aiorate._schedulers.amounts import Permits
     from aiorate._store.client import StoreClient
@@ -50,12 +48,10 @@ class StoreSession(Talk):
     once: it stands in line for one answer, which grants or refuses it.
     """
 
-    def __init__(self, source: object, key: str, node: Limit, pool: Pool, terms: Terms, refusals: Refusals) -> None:
-        self.key: str = key
-        """Of the store."""
+    def __init__(self, node: Limit, pool: Pool, terms: Terms, refusals: Refusals) -> None:
         self.client: StoreClient | None = None
         """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
-        self._source, self._terms, self._refusals = source, terms, refusals
+        self._terms, self._refusals = terms, refusals
         self._sent: Sent | None = None  # the question under way
         self._told: str = ""  # the value of the key when the store answered last, ...
         self._told_at: int = 0  # ... and the reading then
@@ -70,9 +66,9 @@ class StoreSession(Talk):
         super().__init__(node, pool, terms.horizon, terms.lease if pool.unit else 0, terms.slack)  # of reservations, nothing is taken ahead
 
     @property
-    def run(self) -> Callable[..., Any]:
-        """Calls a function in a decision of the limit."""
-        return self._node.tree.run
+    def key(self) -> str:
+        """Of the store."""
+        return f"aiorate:{self._node.name}"
 
     # What the pool and the node tell.
 
@@ -152,10 +148,9 @@ class StoreSession(Talk):
 
     def _wake(self) -> None:
         """Have the client ask that is the right one here."""
-        if self.client is not None and not self.client.here:
-            self._forget()
+        self.moved()
         if self.client is None:
-            self.client = client_of(self._source, self.key, self._node.tree.threads)
+            self.client = client_of(self._terms.source, self.key, self._node.tree.threads)
             self._node.tree.add(self._node)
         self.client.wake(self)
 
@@ -353,13 +348,8 @@ class StoreSession(Talk):
 
     def _lacking(self) -> list[Ticket]:
         """Those for which there are not enough slots."""
-        pool, once = self._pool, self._once()
-        have = pool.hand.amounts(1 if pool.unit else len(pool.parts), self._node.now()) if once else []
-        for place, ticket in enumerate(once):
-            have = [own - of for own, of in zip(have, pool.need(ticket.wanted), strict=True)]
-            if min(have) < 0:
-                return once[place:]
-        return []
+        lacking = self._uncovered(self._node.now()) if self._once() else []
+        return [ticket for ticket in lacking if ticket.since >= _SINCE]
 
     def _over(self, answer: Answer, whole: bool) -> list[Ticket]:
         """Those that were asked for, and get nothing by that answer."""
@@ -395,10 +385,10 @@ class StoreSession(Talk):
 
         No task, no timer, and no connection that was opened here is left.
         """
-        client = self.run(lambda: self.client if self.client is not None and self.client.here else None)
-        if client is not None:
+        client = self.client
+        if client is not None and client.here:
             await client.detach(self)
-        self.run(self._leave)
+        self._node.tree.run(self._leave)
 
     def _leave(self) -> None:
         if self._node.closed:  # and not opened again meanwhile
