@@ -44,7 +44,7 @@ class Session(Protocol):
 
     def question(self) -> Asked | None: ...
     def answered(self, reply: object) -> None: ...
-    def unreachable(self, failure: Unreachable, silent: float) -> None: ...
+    def unreachable(self, failure: Unreachable, silent: float) -> bool: ...
     def failed(self, error: BaseException) -> None: ...
 
 
@@ -60,12 +60,12 @@ class StoreClient:
         self._runs: bool = False  # whether the task does. Changed in decisions
         self._task: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
-        self._idle: asyncio.Future[None] | None = None  # what the task awaits while there is nothing to ask
+        self._native: asyncio.AbstractEventLoop | None = None  # that of the task, while it runs
+        self._woken: asyncio.Event = asyncio.Event()  # what the task awaits while there is nothing to ask
         self._limit: asyncio.Timeout | None = None  # of the call in flight
         self._ticks: int = 0  # since the call in flight began, or the store was heard last, or since there is nothing to ask
         self._heard: int = 0  # the answers of the store until the last tick
         self._listening: list[Callable[[], object]] = []  # told when something was asked or answered, or the task is over
-        self._retry: float = 0.0
         self._silent: float | None = None  # when the first call began of those without an answer since the last
 
     @property
@@ -116,12 +116,10 @@ class StoreClient:
 
     def _rouse(self) -> None:
         """Have the idle task go on, or end if nothing is wanted."""
-        if self._idle is None:
-            return
-        if self._loop is None:
-            self._idle.get_loop().call_soon_threadsafe(self._go_on)
-        else:
-            self._go_on()
+        if self._loop is not None:
+            self._woken.set()
+        elif self._native is not None:
+            self._native.call_soon_threadsafe(self._woken.set)
 
     def _start(self) -> None:
         if self._loop is not None:
@@ -134,7 +132,7 @@ class StoreClient:
 
     def _end(self) -> None:
         """The task is over."""
-        self._runs = False
+        self._runs, self._native = False, None
         if self._wanting:  # woken meanwhile
             self._start()
         self._tell()
@@ -151,18 +149,18 @@ class StoreClient:
 
     async def _run(self) -> None:
         error: BaseException | None = None
-        loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        loop = self._native = asyncio.get_running_loop()
+        self._task, self._woken = asyncio.current_task(), asyncio.Event()
         self._tick = loop.call_later(_TICK, self._on_tick, loop)
         try:
-            while self._wanting or await self._more(loop):
+            while self._wanting or await self._more():
                 await self._ask(loop)
         except GeneratorExit:  # its loop was closed long ago, and its sessions ask in another by now
             raise
         except BaseException as raised:
             error = raised
+            self._decide(self._fail, error)
         self._tick.cancel()
-        if error is not None:
-            self._fail(error)
         try:
             await self._store.close()
         finally:
@@ -170,17 +168,13 @@ class StoreClient:
         if not isinstance(error, (Exception, asyncio.CancelledError, type(None))):
             raise error
 
-    async def _more(self, loop: asyncio.AbstractEventLoop) -> bool:
+    async def _more(self) -> bool:
         """Wait until something is wanted. False: nothing was for a while, or nobody is left."""
-        self._ticks, self._idle = 0, loop.create_future()
+        self._ticks = 0
+        self._woken.clear()
         if self._attached and not self._wanting:  # else nobody is left, or another thread woke it before it was idle
-            await self._idle
-        self._idle = None
-        return bool(self._wanting)  # also if a session woke it in the same iteration
-
-    def _go_on(self) -> None:
-        if self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
+            await self._woken.wait()
+        return bool(self._wanting)
 
     def _questions(self) -> list[Asked]:
         """Those of the sessions that want something, in order."""
@@ -210,18 +204,16 @@ class StoreClient:
                 replies = await self._store.ask(questions)
         except TimeoutError:
             replies = [Unreachable(f"no answer within {_PATIENCE * _TICK} s")] * len(questions)
-        if not self._decide(self._hear, replies, began):
-            self._silent, self._retry = None, 0.0
-            return
-        await self._store.close()
-        self._retry = min(max(2 * self._retry, _RETRY), _LONGEST_RETRY)
-        if self._wanting:
-            await asyncio.sleep(self._retry * uniform(0.5, 1.0))
+        self._decide(self._hear, replies, began)
+        if self._silent is not None:
+            await self._store.close()
+            if self._wanting:
+                await asyncio.sleep(min(max(loop.time() - self._silent, _RETRY), _LONGEST_RETRY) * uniform(0.5, 1.0))
 
-    def _hear(self, replies: list[object], began: float) -> bool:
-        """The call that began then is over. Returns whether some of its questions have no answer."""
-        lost: dict[Session, None] = {}
+    def _hear(self, replies: list[object], began: float) -> None:
+        """The call that began then is over."""
         asked, self._asked = self._asked, []
+        silent, self._silent = self._silent, None
         for session, reply in zip(asked, replies, strict=True):
             if session.client is not self:
                 continue
@@ -230,34 +222,29 @@ class StoreClient:
                     raise reply
                 session.answered(reply)
             except Unreachable as failure:
-                lost[session] = None
-                self._silent = began if self._silent is None else self._silent
-                session.unreachable(failure, began - self._silent)
+                self._silent = began if silent is None else silent
+                self._wanting.pop(session, None)
+                if session.unreachable(failure, began - self._silent):
+                    self._wanting[session] = None
             except Exception as error:  # which does not concern the others
                 session.failed(error)
-        self._wanting.update({session: None for session in lost if session in self._attached})
         self._tell()
-        return bool(lost)
 
     def _fail(self, error: BaseException) -> None:
         """The task ends with an error."""
-        left = [session for session in (*self._asked, *self._wanting) if session.client is self]
-        self._asked, self._wanting = [], {}
         if isinstance(error, asyncio.CancelledError):
             error = RuntimeError("acquire(): the task that asks the store was cancelled")
-
-        def fail() -> None:
-            for session in left:
+        left, self._asked, self._wanting = (*self._asked, *self._wanting), [], {}
+        for session in left:
+            if session.client is self:
                 session.failed(error)
-
-        self._decide(fail)
 
     def _on_tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._tick = loop.call_later(_TICK, self._on_tick, loop)
         self._ticks += 1
         if not self._asked or self._limit is None:
             if self._ticks > _IDLE_TICKS:
-                self._go_on()
+                self._woken.set()
         elif self._store.heard > self._heard:  # it is far away, and alive
             self._heard, self._ticks = self._store.heard, 1
         # Counted and not read from the clock: an answer to a loop that stood still is there already, and the store was not down.

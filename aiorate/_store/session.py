@@ -200,10 +200,10 @@ class StoreSession(Talk):
 
     def _nothing_to_ask(self) -> None:
         pool, node = self._pool, self._node
-        if self._degraded:  # requests wait until it is known whether the store answers
-            pool.outage, pool.error = "", None
-        else:
+        if not self._degraded:
             self._lost_at = None
+        elif self._local is None or not self._lease:  # requests wait until it is known whether the store answers
+            pool.outage, pool.error = "", None
         pool.asked = False
         first = self._first()
         if first and pool.lacks(first, node.now()):
@@ -251,17 +251,17 @@ class StoreSession(Talk):
             if not pool.unit and pool.hand.count:
                 self._later(FLUSH_NS)
 
-    def unreachable(self, failure: Unreachable, silent: float) -> None:
-        """The store did not answer, and had not for ``silent`` seconds before the question."""
+    def unreachable(self, failure: Unreachable, silent: float) -> bool:
+        """The store did not answer, and had not for ``silent`` seconds before the question. Returns whether to ask again."""
         sent = self._sent
-        if sent is None:
-            return
-        self._unanswered()
-        if self._lost_at is None:
-            self._lost_at = sent.at - round(silent * NS_PER_SECOND)
-        self._failure = failure
-        self._go_by_policy()
-        self._refuse()
+        if sent is not None:
+            self._unanswered()
+            if self._lost_at is None:
+                self._lost_at = sent.at - round(silent * NS_PER_SECOND)
+            self._failure = failure
+            self._go_by_policy()
+            self._refuse()
+        return not self._node.closed
 
     def _go_by_policy(self) -> None:
         """In an outage: the policy decides after the grace."""
