@@ -62,7 +62,6 @@ class StoreClient:
         self._thread: threading.Thread | None = None
         self._native: asyncio.AbstractEventLoop | None = None  # that of the task, while it runs
         self._woken: asyncio.Event = asyncio.Event()  # what the task awaits while there is nothing to ask
-        self._limit: asyncio.Timeout | None = None  # of the call in flight
         self._ticks: int = 0  # since the call in flight began, or the store was heard last, or since there is nothing to ask
         self._heard: int = 0  # the answers of the store until the last tick
         self._listening: list[Callable[[], object]] = []  # told when something was asked or answered, or the task is over
@@ -200,9 +199,11 @@ class StoreClient:
             return
         self._ticks, self._heard, began = 0, self._store.heard, loop.time()
         try:
-            async with asyncio.timeout(None) as self._limit:
-                replies = await self._store.ask(questions)
-        except TimeoutError:
+            replies = await self._store.ask(questions)
+        except asyncio.CancelledError:
+            if self._ticks <= _PATIENCE or self._task is None:  # by somebody else
+                raise
+            self._task.uncancel()
             replies = [Unreachable(f"no answer within {_PATIENCE * _TICK} s")] * len(questions)
         self._decide(self._hear, replies, began)
         if self._silent is not None:
@@ -242,14 +243,15 @@ class StoreClient:
     def _on_tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._tick = loop.call_later(_TICK, self._on_tick, loop)
         self._ticks += 1
-        if not self._asked or self._limit is None:
+        if not self._asked or self._task is None:
             if self._ticks > _IDLE_TICKS:
                 self._woken.set()
         elif self._store.heard > self._heard:  # it is far away, and alive
             self._heard, self._ticks = self._store.heard, 1
         # Counted and not read from the clock: an answer to a loop that stood still is there already, and the store was not down.
         elif self._ticks > _PATIENCE or not self._attached:
-            self._limit.reschedule(loop.time())
+            self._ticks = _PATIENCE + 1
+            self._task.cancel()
 
 
 _clients: WeakValueDictionary[tuple[object, ...], StoreClient] = WeakValueDictionary()
