@@ -318,27 +318,20 @@ class StoreSession(Talk):
 
     # Requests that ask once.
 
-    def once(self, limit: int | None) -> tuple[int, StoreSession, Refusals, int] | None:
-        """What else to give to `Limit.acquire` for a request that may wait for ``limit`` ns, if it asks once; None: it stands in line.
-
-        Below a limit that has to be asked as well, none does.
-        """
-        if limit is None or limit >= max(self._pool.answer_ns, 1) or self._node.above_on_demand():
+    def once(self, permits: Permits, most_ns: int, refusals: Refusals) -> tuple[int, int] | None:
+        """Not below a limit that has to be asked as well, nor if others wait, the next slot is known, or the store is lost."""
+        node, pool, now = self._node, self._pool, self._node.now()
+        if most_ns >= max(pool.answer_ns, 1) or node.above_on_demand():
             return None
-        return _ONCE_NS, self, self._refusals, _SINCE + limit
-
-    def check(self, permits: Permits, refusals: Refusals) -> None:
-        """Before such a request stands in line: raise its error if there will be no answer, or others wait, or the next slot is known."""
-        node, pool = self._node, self._pool
         if self._told_at < node.read() - _FRESH_NS:  # permits may have come back since
             pool.levels = [None] * len(pool.parts)
-        wait = node.wait_for(permits, node.now())
-        lost = self._lost_at is not None and not self._degraded
+        wait = node.wait_for(permits, now)
+        lost = not self._open or pool.outage == "wait" or node.held_at is not None or (self._lost_at is not None and not self._degraded)
         behind = node.line.is_waited_in and not self._once()
-        late = not pool.lacks(permits, node.now()) and (wait is None or wait > self._slack)
-        if lost or behind or late or not self._open or pool.outage == "wait" or node.held_at is not None:
+        if lost or behind or wait is None or wait > (_ONCE_NS if pool.lacks(permits, now) else self._slack):
             node.wait_counters.refused += 1
-            raise refusals.too_long(permits, 0, wait)
+            raise refusals.too_long(permits, most_ns, wait)
+        return _ONCE_NS, _SINCE + most_ns
 
     def _once(self) -> list[Ticket]:
         """Those in line. Nobody waits before them."""

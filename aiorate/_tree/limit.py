@@ -74,7 +74,7 @@ class Limit(Node):
                         starved = loop is not None and loop.starved()
                     if starved:
                         return None
-                    self._admit(permits, most_ns, admission, refusals)
+                    most_ns, since = self._admit(permits, most_ns, admission, refusals, since)
             except Exception:
                 if starved or (starved is None and loop is not None and loop.starved()):
                     return None
@@ -99,10 +99,17 @@ class Limit(Node):
         ticket.set_result((*found, ticket.asked, None))
         return ticket
 
-    def _admit(self, permits: Permits, most_ns: int | None, admission: Admission | None, refusals: Refusals) -> None:
-        """Raise the error of a request that was refused and may not wait in line, or not for ``most_ns``."""
+    def _admit(
+        self, permits: Permits, most_ns: int | None, admission: Admission | None, refusals: Refusals, since: int | None
+    ) -> tuple[int | None, int | None]:
+        """Raise the error of a request that was refused and may not wait in line, or not for ``most_ns``.
+
+        Returns how long it waits, and since when.
+        """
         if self.shut:
             raise refusals.closed()
+        if most_ns is not None and (once := self.provider.once(permits, most_ns, refusals)) is not None:
+            return once
         if admission is not None:
             admission.check(permits, refusals)
         if most_ns is not None:
@@ -112,6 +119,7 @@ class Limit(Node):
                     raise refusals.no_lease()
                 self.wait_counters.refused += 1
                 raise refusals.too_long(permits, most_ns, wait)
+        return most_ns, since
 
     async def ask_again(
         self, permits: Permits, most_ns: int | None, admission: Admission | None, refusals: Refusals = ACQUIRE, since: int | None = None

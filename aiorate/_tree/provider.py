@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiorate._schedulers.amounts import Permits
+    from aiorate._tree.refusals import Refusals
+
 
 class Provider:
     """Told by a limit what other processes have to hear of. The defaults are those of a limit whose permits come from its own process."""
@@ -22,6 +28,13 @@ class Provider:
     def on_demand(self) -> bool:
         """Whether permits come only once a request waits for them."""
         return False
+
+    def once(self, permits: Permits, most_ns: int, refusals: Refusals) -> tuple[int, int] | None:
+        """Of a request that may wait for less than a store takes to answer, and waits for one answer: for how long, and since when it does.
+
+        None: it stands in line like all others. Raises its error if there will be no answer.
+        """
+        return None
 
     def pausing(self, ns: int) -> None:
         """The limiter is about to be paused for ``ns`` from now. May raise to refuse the pause."""
