@@ -102,7 +102,7 @@ class StoreSession(Talk):
 
     @property
     def on_demand(self) -> bool:
-        return not self._lease
+        return not (self._lease and self._open)
 
     def pausing(self, ns: int) -> None:
         super().pausing(ns)
