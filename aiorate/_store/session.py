@@ -55,11 +55,11 @@ class StoreSession(Talk):
         self._sent: Sent | None = None  # the question under way
         self._told: str = ""  # the value of the key when the store answered last, ...
         self._told_at: int = 0  # ... and the reading then
-        self._clock: int | None = None  # what the store's clock is ahead of readings; None: it has not said
+        # What the store's clock is ahead of readings. Until it has said so, the machine's clock is as good a guess as any.
+        self._clock: int = 0 if pool.calendar is None else pool.calendar._origin
         self._came: int = 0  # how many slots came last
-        self._lost_at: int | None = None  # the reading at the first call without an answer; None: the store answers
+        self._lost: tuple[int, Unreachable] | None = None  # the reading at the first call without an answer, and what failed last
         self._degraded: bool = False  # whether that has gone on for longer than the grace
-        self._failure: Unreachable | None = None  # the last one
         self._local: Local | None = None  # the store meanwhile, by the policy "local"
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._asked: list[Ticket] = []  # the requests that the question under way is for, if they ask once
@@ -104,10 +104,6 @@ class StoreSession(Talk):
     def on_demand(self) -> bool:
         return not (self._lease and self._open)
 
-    def pausing(self, ns: int) -> None:
-        super().pausing(ns)
-        self._refuse()
-
     def moved(self) -> None:
         """The event loop is gone, or another one is used, which may have asked already."""
         if self.client is not None and not self.client.here:
@@ -131,7 +127,6 @@ class StoreSession(Talk):
         """No client asks any more."""
         self._no_timer()
         self._unanswered()
-        self._refuse()
         self.client = None
         self._pool.unanswered()
 
@@ -181,7 +176,7 @@ class StoreSession(Talk):
     def question(self) -> Asked | None:
         """What to ask now; None: nothing."""
         node, reading, closed = self._node, self._node.read(), self._node.closed
-        if closed and self._lost_at is not None:
+        if closed and self._lost is not None:
             return None
         self._unanswered()
         runs, within = ([], -1.0) if closed or node.held_at is not None else self._wants()
@@ -190,25 +185,20 @@ class StoreSession(Talk):
         if not (super().busy or runs or gone or probes or (node.held_at is not None and node.first() is not None)):
             self._nothing_to_ask()
             return None
-        # Until the store has said what time it is, the machine's clock is as good a guess as any.
-        calendar, unix = self._pool.calendar, 0
-        if calendar is not None:
-            unix = (calendar._origin if self._clock is None else self._clock) + reading
-            unix = min(max(unix, 3 * calendar.rate.period_ns), _LATEST_UNIX_NS)
+        unix = min(max(self._clock + reading, 3 * self._pool.rate.period_ns), _LATEST_UNIX_NS)
         self._sent, asked = self._ask_for(runs, within, (reading - self._told_at) / US, unix, 0 if any(self._pool.corrections) else gone)
         return self.key.encode(), [pack(asked), self._told or f"{FORM} {self._terms.kind}"]  # whatever encoding the client has
 
     def _nothing_to_ask(self) -> None:
         pool, node = self._pool, self._node
         if not self._degraded:
-            self._lost_at = None
+            self._lost = None
         elif self._local is None or not self._lease:  # requests wait until it is known whether the store answers
             pool.outage, pool.error = "", None
         pool.asked = False
         first = self._first()
         if first and pool.lacks(first, node.now()):
             node.changed()  # nothing is on its way that would wake it
-        self._refuse()
 
     # What the client hears.
 
@@ -256,21 +246,19 @@ class StoreSession(Talk):
         sent = self._sent
         if sent is not None:
             self._unanswered()
-            if self._lost_at is None:
-                self._lost_at = sent.at - round(silent * NS_PER_SECOND)
-            self._failure = failure
+            self._lost = sent.at - round(silent * NS_PER_SECOND) if self._lost is None else self._lost[0], failure
             self._go_by_policy()
-            self._refuse()
+            self._refuse(self._once())
         return not self._node.closed
 
     def _go_by_policy(self) -> None:
         """In an outage: the policy decides after the grace."""
-        node, pool, policy, failure = self._node, self._pool, self._terms.policy, self._failure
-        if self._lost_at is None or failure is None:
+        if self._lost is None:
             return
+        node, pool, policy, (since, failure) = self._node, self._pool, self._terms.policy, self._lost
         text = str(failure).rstrip(".")
         if not self._degraded:
-            left = self._lost_at + self._terms.grace - node.read()
+            left = since + self._terms.grace - node.read()
             if left > 0:
                 self._later(left)
                 return
@@ -291,12 +279,12 @@ class StoreSession(Talk):
 
     def _restored(self) -> None:
         """The store can be reached. What was granted here in an outage is charged, at most a share of the burst."""
-        if self._lost_at is None:
+        if self._lost is None:
             return
-        node, pool, local, length = self._node, self._pool, self._local, self._node.read() - self._lost_at
+        node, pool, local, length = self._node, self._pool, self._local, self._node.read() - self._lost[0]
         if self._degraded:
             node.tell(Event("restored", node.name, seconds=ns_to_seconds(length)))
-        self._lost_at, self._degraded, self._failure, self._local, pool.outage, pool.error = None, False, None, None, "", None
+        self._lost, self._degraded, self._local, pool.outage, pool.error = None, False, None, "", None
         if local is not None:
             bursts = [int(part.burst * self._terms.share) if part.burst > 1 else 0 for part in pool.parts]
             owed = [min(spent, burst) for spent, burst in zip(local.spent, bursts, strict=True)]
@@ -326,7 +314,7 @@ class StoreSession(Talk):
         if self._told_at < node.read() - _FRESH_NS:  # permits may have come back since
             pool.levels = [None] * len(pool.parts)
         wait = node.wait_for(permits, now)
-        lost = not self._open or pool.outage == "wait" or node.held_at is not None or (self._lost_at is not None and not self._degraded)
+        lost = not self._open or pool.outage == "wait" or node.held_at is not None or (self._lost is not None and not self._degraded)
         behind = node.line.is_waited_in and not self._once()
         if lost or behind or wait is None or wait > (_ONCE_NS if pool.lacks(permits, now) else self._slack):
             node.wait_counters.refused += 1
@@ -350,9 +338,7 @@ class StoreSession(Talk):
             return [ticket for ticket, run in zip(self._asked, answer.runs, strict=False) if not run[0]]
         return [ticket for ticket in self._lacking() if ticket in self._asked]
 
-    def _refuse(self, over: list[Ticket] | None = None) -> None:
-        """Those are not granted; by default, all in line."""
-        over = self._once() if over is None else over
+    def _refuse(self, over: list[Ticket]) -> None:
         if over:
             self._node.expire((ticket, ticket.since - _SINCE, self._refusals) for ticket in over if not (ticket.left or ticket.done()))
 
