@@ -12,6 +12,7 @@ from aiorate._errors import EngineUnavailable
 from aiorate._events import Event
 from aiorate._loops.table import running_loop
 from aiorate._rate import NS_PER_SECOND, ns_to_seconds
+from aiorate._schedulers.amounts import count_of
 from aiorate._store.client import client_of
 from aiorate._store.failures import Refusal
 from aiorate._store.script import FORM, MOST_RUNS, pack, read_answer
@@ -155,15 +156,12 @@ class StoreSession(Talk):
         Slots that the first in line gathers, if it is for several permits, do not count as left.
         """
         pool, hand, first = self._pool, self._pool.hand, self._first() or 1
-        if not hand.count:
-            return False
-        ready = pool.usable(first if isinstance(first, int) else 1, now)
-        if isinstance(first, int) and pool.unit and ready < first:
+        if not pool.unit:
+            return bool(hand.count) and not self._uncovered(now)
+        ready = pool.usable(count_of(first), now)
+        if ready < count_of(first):
             ready = hand.count - hand.by(now)
-        most = 2 * ready > self._came and hand.last_due() > now + pool.answer_ns
-        if pool.unit:
-            return most
-        return (most and pool.calendar is None and not pool.lacks(first, now)) or not self._uncovered(now)
+        return 2 * ready > self._came and hand.last_due() > now + pool.answer_ns
 
     def _wants(self) -> tuple[Runs, float]:
         """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""
@@ -229,7 +227,7 @@ class StoreSession(Talk):
         self._book(answer, sent, received - node.offset)
         if answer.runs:
             self._came = sum([n for n, _, _ in answer.runs])
-            if self._lease or not pool.unit:
+            if self._lease:
                 pool.asks_below = self._came // 2
         self._restored()
         if self._news:
