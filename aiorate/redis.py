@@ -16,7 +16,6 @@ from aiorate._store.budget import Booked
 from aiorate._store.options import Terms, limit_of, parts_of
 from aiorate._store.pool import Pool
 from aiorate._store.session import StoreSession
-from aiorate._tree.refusals import ACQUIRE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,7 +101,7 @@ class RedisLimiter(Limiter):
             on_wait=on_wait,
             scope=scope,
         )
-        self._session = StoreSession(self._node, pool, terms, ACQUIRE)
+        self._session = StoreSession(self._node, pool, terms)
 
     @property
     def key(self) -> str:
@@ -175,7 +174,7 @@ class RedisBudget(Budget):
         )
         booked = self._node.scheduler
         assert isinstance(booked, Booked)
-        self._session = StoreSession(self._node, booked.pool, terms, self._refusals)
+        self._session = StoreSession(self._node, booked.pool, terms)
 
     def _scheduler(self, limits: dict[str, Any], late: Duration) -> Dimensions:
         return Booked(limits, duration_to_ns(late, "catch_up"))

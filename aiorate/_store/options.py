@@ -65,9 +65,7 @@ class Terms:
         if policy not in _POLICIES:
             raise ValueError(f"{call}(on_unavailable) must be one of {', '.join(_POLICIES)}, not {policy!r}.")
         if (policy == "local") is (share is None):
-            raise ValueError(
-                f"{call}(): on_unavailable='local' needs local_share, its part of the rate, and no other policy has it."
-            )
+            raise ValueError(f"{call}(): on_unavailable='local' needs local_share, its part of the rate, and no other policy has it.")
         self.policy = policy
         self.share: Fraction = Fraction(1) if share is None else Fraction(*exact(share, f"{call}(local_share)"))
         """This process's part of the limits with the policy "local"."""

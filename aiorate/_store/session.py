@@ -49,10 +49,10 @@ class StoreSession(Talk):
     once: it stands in line for one answer, which grants or refuses it.
     """
 
-    def __init__(self, node: Limit, pool: Pool, terms: Terms, refusals: Refusals) -> None:
+    def __init__(self, node: Limit, pool: Pool, terms: Terms) -> None:
         self.client: StoreClient | None = None
         """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
-        self._terms, self._refusals = terms, refusals
+        self._terms = terms
         self._sent: Sent | None = None  # the question under way
         self._told: str = ""  # the value of the key when the store answered last, ...
         self._told_at: int = 0  # ... and the reading then
@@ -316,7 +316,7 @@ class StoreSession(Talk):
         behind = node.line.is_waited_in and not self._once()
         if lost or behind or wait is None or wait > (_ONCE_NS if pool.lacks(permits, now) else self._slack):
             node.wait_counters.refused += 1
-            raise refusals.too_long(permits, most_ns, wait)
+            raise refusals.too_long(node, permits, most_ns, wait)
         return _ONCE_NS, _SINCE + most_ns
 
     def _once(self) -> list[Ticket]:
@@ -338,7 +338,7 @@ class StoreSession(Talk):
 
     def _refuse(self, over: list[Ticket]) -> None:
         if over:
-            self._node.expire((ticket, ticket.since - _SINCE, self._refusals) for ticket in over if not (ticket.left or ticket.done()))
+            self._node.expire((ticket, ticket.since - _SINCE, self._node.refusals) for ticket in over if not (ticket.left or ticket.done()))
 
     # Later.
 

@@ -29,13 +29,6 @@ class Provider:
         """Whether permits come only once a request waits for them."""
         return False
 
-    def once(self, permits: Permits, most_ns: int, refusals: Refusals) -> tuple[int, int] | None:
-        """Of a request that may wait for less than a store takes to answer, and waits for one answer: for how long, and since when it does.
-
-        None: it stands in line like all others. Raises its error if there will be no answer.
-        """
-        return None
-
     def pausing(self, ns: int) -> None:
         """The limiter is about to be paused for ``ns`` from now. May raise to refuse the pause."""
 
@@ -44,6 +37,13 @@ class Provider:
 
     def held_up(self) -> None:
         """A request waits for the end of a pause."""
+
+    def once(self, permits: Permits, most_ns: int, refusals: Refusals) -> tuple[int, int] | None:
+        """Instead of waiting for ``most_ns``: for how long a request waits for an answer, which grants or refuses it, and since when.
+
+        None: it waits as all others do. May raise its error.
+        """
+        return None
 
     def look(self) -> None:
         """Somebody is about to be told what is left: learn it, if that takes no time."""
