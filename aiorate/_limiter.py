@@ -150,7 +150,7 @@ class Limiter(Base, Block[float]):
         node = self._node
         if node.shut:
             raise LimiterClosed(f"try_acquire(): {CLOSED}")
-        if node.above_on_demand():
+        if node.provider.on_demand or node.above_on_demand():
             raise ACQUIRE.no_lease("try_acquire()")
         node.own_counters().refused += 1
         return False

@@ -61,8 +61,9 @@ class Refusals:
     def no_lease(self, call: str | None = None) -> RuntimeError:
         """The request may not wait, and the store is asked only for requests that do."""
         return RuntimeError(
-            f"{call or f'{self._call}(max_wait=0)'}: a shared RedisLimiter without a lease, like a shared RedisBudget, has permits only for"
-            " requests that wait. Give the store time to answer, such as max_wait=0.1, or the limiter a lease, such as lease=0.05."
+            f"{call or f'{self._call}(max_wait=0)'}: without a lease, or outside an event loop, a RedisLimiter has permits only for"
+            " those that wait, as a RedisBudget has. Await acquire(max_wait=0), which asks the store once, or max_wait=0.1 if it is"
+            " shared. Or make it with lease=0.05, which books permits ahead, and for code outside event loops with scope='process'."
         )
 
 
