@@ -49,7 +49,7 @@ def _limiter(file: StoreFile, ahead: int, name: str, /, rate: OneLimit | Sequenc
     """A desk of a limiter."""
     parts, late = parts_of("FileLimiter", rate, burst, ahead), max(SLACK_NS, ahead)
     kind = "limiter" if parts[0].calendar is None else "window"
-    pool = Pool(parts, kind == "limiter", late, eager=False)
+    pool = Pool(parts, kind == "limiter", late)
     limiter = Limiter(pool, catch_up=ns_to_seconds(late), name=name or None, **options)
     FileSession(file, name, kind, limiter._node, pool, ahead)
     return limiter
@@ -70,7 +70,7 @@ class _BudgetDesk(Budget):
         FileSession(file, name, "budget:" + ",".join(booked.names), self._node, booked.pool, 0)
 
     def _scheduler(self, limits: dict[str, Any]) -> Dimensions:
-        return Booked({name: limit_of(f"FileBudget({name})", limit) for name, limit in limits.items()}, self._late, eager=False)
+        return Booked({name: limit_of(f"FileBudget({name})", limit) for name, limit in limits.items()}, self._late)
 
 
 class _Desks(Generic[D]):

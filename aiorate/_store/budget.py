@@ -60,9 +60,9 @@ class Booked(Dimensions):
 
     __slots__ = ("pool",)
 
-    def __init__(self, limits: dict[str, tuple[Rate, int | None]], late: int, eager: bool = True) -> None:
+    def __init__(self, limits: dict[str, tuple[Rate, int | None]], late: int) -> None:
         super().__init__({name: _Dimension(rate, burst) for name, (rate, burst) in limits.items()})
-        self.pool: Pool = Pool([Part(rate, burst or 1) for rate, burst in limits.values()], False, late, eager)
+        self.pool: Pool = Pool([Part(rate, burst or 1) for rate, burst in limits.values()], False, late)
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
         at = super().peek(permits, now)

@@ -78,7 +78,7 @@ class FileSession(Talk):
         granted, ahead = answer
         pool.levels = [Level(now + ceil(ahead * US))]
         if granted:
-            pool.hand.add([Run((1,), n, now, (), (), SLACK_NS)])
+            pool.hand.add(Run((1,), n, SLACK_NS, [(now, 1, 0)]))
         return True
 
     def _ask(self, now: int, runs: Runs, within: float = -1.0, gone: int = 0) -> None:
