@@ -84,10 +84,8 @@ class FileSession(Talk):
 
         def decide(kept: Value | None, at: float) -> tuple[Answer, Value | None, float]:
             found = Answering(at, numbers, kept, record.told, gone > 0 and kept == self._booked)
-            answer, keep = found.answer, found.keep
-            value = tuple(answer.numbers) if keep >= 0 else None
-            self._booked = value or self._booked  # here: another thread may write as soon as this is over
-            return answer, value, keep
+            self._booked = tuple(found.answer.numbers)  # here: another thread may write as soon as this is over
+            return found.answer, self._booked, found.keep
 
         try:
             answer = self._record.file.ask(record, asked, decide, patient=not node.line.is_waited_in)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_give_back, check_permits, check_window
-from aiorate._store.slots import MOST_NS, US, Found, Hand, Level, Part, Run, check_memory
+from aiorate._store.slots import MOST_NS, UNKNOWN, US, Found, Hand, Level, Part, Run, check_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,7 +63,7 @@ class Pool(Scheduler):
         # Set by whoever fills it.
         self.wanted: Callable[[int], bool] = _nobody  # told that slots may be wanted; whether they are on their way then
         self.corrected: Callable[[bool], object] = _nobody  # told that the store has something to hear; True: at once
-        self.levels: Sequence[Level | None] = [None] * len(parts)  # what the store said last of each dimension; None: nothing
+        self.levels: Sequence[Level] = [UNKNOWN] * len(parts)  # what the store said last of each dimension
         self.asked: bool = False  # whether slots are on their way
         self.look_at: int | None = None  # before that instant the store has nothing for the first in line; None: ask it
         self.asks_below: int = -1  # slots are wanted once a grant leaves so few; -1: only when a request is refused
@@ -219,7 +219,7 @@ class Pool(Scheduler):
         elif self.calendar is None:  # larger amounts are owed
             together = tuple([min(own, part.burst) + its for own, its, part in zip(need, before, self.parts, strict=True)])
         levels = zip(self.parts, self.levels, need, together, strict=True)
-        dues = [level.due(part, of, now) if level is not None and own else now for part, level, own, of in levels]
+        dues = [level.due(part, of, now) if own else now for part, level, own, of in levels]
         at = max(now + self.answer_ns, self.look_at or now)
         if max(dues) > at and not self.unit:
             self.waits_for = dues.index(max(dues))
@@ -300,7 +300,7 @@ class Pool(Scheduler):
         """Follow a pause: the limiter's time stood still for ``ns``, and the store's did not."""
         for run in self.hand.runs:
             run.shift(ns)
-        self.levels = [level and Level(level.full - ns, level.used, level.ends and level.ends - ns) for level in self.levels]
+        self.levels = [Level(level.full - ns, level.used, level.ends and level.ends - ns) for level in self.levels]
         self.look_at = None if self.look_at is None else self.look_at - ns
 
     def reset(self, now: int) -> None:
@@ -315,21 +315,10 @@ class Pool(Scheduler):
 
     def _standings(self, now: int) -> list[tuple[int, int]]:
         """For each rate, the slots in hand that are due and those that the store had free when it answered last."""
-        full = [(part.burst, now) for part in self.parts]
-        if self.outage == "open" or (not self.outage and None in self.levels):
-            return full
-        if self.outage in ("raise", "wait"):
-            return [(0, NOBODY_KNOWS)] * len(full)
-        due, known = self.available(now) if self.unit else 0, zip(self.parts, self.levels, strict=True)
-        return [(0, NOBODY_KNOWS) if level is None else level.standing(part, due, now) for part, level in known]
-
-    def available(self, now: int) -> int:
-        """The number of slots in hand that are due."""
-        return max(self.hand.by(now) - self._lapsed(self.need(1), now), 0)
-
-    def lag(self, now: int) -> int:
-        """How late (ns) the first slot in hand is."""
-        return max(now - self.hand.runs[0].due, 0) if self.hand.runs else 0
+        if self.outage:
+            return [(part.burst, now) if self.outage == "open" else (0, NOBODY_KNOWS) for part in self.parts]
+        due = max(self.hand.by(now) - self._lapsed(self.need(1), now), 0) if self.unit else 0
+        return [level.standing(part, due, now) for part, level in zip(self.parts, self.levels, strict=True)]
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """Of all processes together: b + R (W + late) of each rate, or n for each window of the calendar that one may touch.

@@ -15,7 +15,7 @@ from aiorate._rate import NS_PER_SECOND, ns_to_seconds
 from aiorate._store.client import client_of
 from aiorate._store.failures import Refusal, said, said_by_server
 from aiorate._store.script import FORM, MOST_RUNS, pack, read_answer
-from aiorate._store.slots import US
+from aiorate._store.slots import UNKNOWN, US
 from aiorate._store.talk import FLUSH_NS, Sent, Talk
 from aiorate._store.twin import Local
 
@@ -294,7 +294,7 @@ class StoreSession(Talk):
             pool.error = self._error(text, cause)
         elif policy == "local" and self._local is None:
             self._local = Local(pool.parts, self._terms.share)
-            pool.levels = [None] * len(pool.parts)
+            pool.levels = [UNKNOWN] * len(pool.parts)
         node.changed()
 
     def _restored(self) -> None:
@@ -351,7 +351,7 @@ class StoreSession(Talk):
         """Before such a request stands in line: raise its error if there will be no answer."""
         node, pool = self._node, self._pool
         if self._told_at < node.read() - _FRESH_NS:  # permits may have come back since
-            pool.levels = [None] * len(pool.parts)
+            pool.levels = [UNKNOWN] * len(pool.parts)
         lost = self._lost_at is not None and not self._degraded
         if lost or not self._open or pool.outage == "wait" or node.held_at is not None:
             node.wait_counters.refused += 1

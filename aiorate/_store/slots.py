@@ -77,6 +77,8 @@ class Level(NamedTuple):
         return max(self.used - passed * part.burst, 0), self.ends + passed * part.rate.period_ns
 
 
+UNKNOWN = Level(-MOST_NS)
+"""The store has said nothing: it may be full."""
 Pace = tuple[int, int, int]
 """Since that instant, so many permits in so many ns."""
 

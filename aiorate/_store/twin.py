@@ -78,7 +78,6 @@ class Answering:
         self.wait: float = 0.0  # how long the first request that got nothing has to wait, ...
         self.place: int = 0  # ... and for which dimension, counted from 1
         self.runs: list[tuple[int, int, list[float]]] = []  # see `Answer`
-        self._told: bool = self.within < 0 or pause >= 0 or told is not None or any(limit[2] for limit in self.limits)
         self.states: list[list[float]] = []
         """Of each dimension; empty if the question named no window of the present."""
         at = HEAD
@@ -106,9 +105,7 @@ class Answering:
 
     @property
     def keep(self) -> float:
-        """After how many us a new value would say the same. -1: it is the same, as requests were refused and nothing was told."""
-        if not self._told and not any(run[0] for run in self.runs):
-            return -1.0
+        """After how many us a new value would say the same."""
         keep = self.hush
         for (every, burst, *_), (used, *window) in zip(self.limits, self.states, strict=True):
             if every > 0:
