@@ -53,23 +53,24 @@ class Answering:
 
     def __init__(self, now: float, w: Sequence[float], kept: Sequence[float] | None, told: Sequence[float] | None, same: bool) -> None:
         pause, asked, self.reach, self.within, self.age, self.client, self.oldest, took, self.seat, gone, self.margin, dims = w[:12]
-        self.now, self.limits = now, [w[at : at + 7] for at in range(12, 12 + 7 * int(dims), 7)]
+        size = int(dims)
+        self.now, self.limits = now, [w[12 + 7 * j : 19 + 7 * j] for j in range(size)]
         if told and kept and told[0] == kept[0] and told[7] <= kept[7]:
             told = None
         self.tail = not gone or same
         life, written, hush, claim, lasts, latest, near, count = (kept or (now, now, 0, 0, 0, 0, took, 0))[:8]
         self.passed = max(0, now - written)
         self.still = min(hush - self.passed, 0) if hush > 0 else -1e18
-        hush, lasts, latest = hush - self.passed, lasts - self.passed, max(latest - self.passed, 0)
+        hush, self.lasts, self.latest = hush - self.passed, lasts - self.passed, max(latest - self.passed, 0)
         if took >= 0:
             near = took if near < 0 else min(took, near + self.passed / 4)
         if told:
-            hush, latest = max(hush, told[2] - self.age), max(latest, told[5] - self.age)
+            hush, self.latest = max(hush, told[2] - self.age), max(self.latest, told[5] - self.age)
         if pause >= 0:
             hush = max(hush, pause) if pause > 0 else 0
         self.hush = min(max(hush, 0), MOST)
-        self.latest, self.lasts = latest, max(lasts, 0)
-        self.claim = claim if lasts > 0 else 0
+        self.claim: float = claim if self.lasts > 0 else 0
+        self.lasts = max(self.lasts, 0)
         self.trip = max(took, 0)
         self.horizon = max(asked, self.trip)
         if near >= 0:
@@ -79,40 +80,31 @@ class Answering:
         self.place: int = 0  # ... and for which dimension, counted from 1
         self.runs: list[tuple[int, int, list[float]]] = []  # see `Answer`
         self.states: list[list[float]] = []
-        """Of each dimension; empty if the question named no window of the present."""
+        """Of each dimension; an empty one if the question named no window of the present."""
         at = HEAD
         for limit in self.limits:
             of = slice(at, at + (OF_RATE if limit[0] > 0 else OF_WINDOW))
             read, at = self._rate if limit[0] > 0 else self._window, of.stop
             self.states.append(read(limit, kept and kept[of], told and told[of]))
-        if not all(self.states):
-            self.states = []
-            return
-        begin = 0.0
-        room: dict[int, float] = {}
-        for at in range(12 + 7 * len(self.limits), len(w), 1 + len(self.limits)):
-            n, last = self._run(w[at], w[at + 1 : at + 1 + len(self.limits)], begin, room)
+        begin, room = 0.0, dict[int, float]()
+        for at in range(12 + 7 * size, len(w), 1 + size) if all(self.states) else ():
+            n, last = self._run(w[at], w[at + 1 : at + 1 + size], begin, room)
             if self.within < 0:
                 if n < w[at]:
                     break
                 begin = last
-        self.head = [life, now, self.hush, self.claim, self.lasts, self.latest, near, count + 1]
-
-    @property
-    def answer(self) -> Answer:
+        head = [life, now, self.hush, self.claim, self.lasts, self.latest, near, count + 1]
+        self.answer = Answer("", [*head, *chain(*self.states)], self.wait, self.place, self.seat, self.runs)
         """What the client hears."""
-        return Answer("", [*self.head, *chain(*self.states)], self.wait, self.place, self.seat, self.runs)
 
     @property
     def keep(self) -> float:
         """After how many us a new value would say the same."""
-        keep = self.hush
-        for (every, burst, *_), (used, *window) in zip(self.limits, self.states, strict=True):
-            if every > 0:
-                keep = max(keep, used, self.hush + (burst - 1) * every)
-            else:
-                keep = max(keep, window[1] - self.now + (window[1] - window[0]) * max(1, used / burst))
-        return keep
+        lasting = [
+            max(s[0], self.hush + (burst - 1) * every) if every > 0 else s[2] - self.now + (s[2] - s[1]) * max(1, s[0] / burst)
+            for (every, burst, *_), s in zip(self.limits, self.states, strict=True)
+        ]
+        return max(self.hush, *lasting)
 
     def _rate(self, limit: Sequence[float], had: Sequence[float] | None, heard: Sequence[float] | None) -> list[float]:
         (every, burst, more), ahead, full = limit[:3], 0.0, 0.0

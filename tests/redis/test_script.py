@@ -34,7 +34,7 @@ class Twin:
             raise ValueError("WRONGTYPE the key has another kind of limit, or something else")
         told = _read(remembered, kind, w) if remembered != self.text else None
         answering = Answering(now, w, kept, told, self.text == remembered)
-        if not answering.states:
+        if not all(answering.states):
             return f"{now:.0f}; clock"
         self.text = f"{FORM} {kind} " + " ".join([f"{each:.17g}" for each in answering.answer.numbers])
         runs = [f" {n:.0f} {place:.0f}" + "".join([f" {us:.3f}" for us in starts]) for n, place, starts in answering.runs]
