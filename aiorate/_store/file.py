@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from hashlib import blake2b
 from importlib.util import find_spec
 from struct import Struct
@@ -70,7 +69,7 @@ class Record:
         self.file: StoreFile = file_of(path)
         self.digest: bytes = blake2b(name.encode(), digest_size=16).digest()
         self.kind: int = crc32(f"{numbers} {kind}".encode())
-        self.value: Struct = _value_of(HEAD + numbers)
+        self.value: Struct = Struct(f"<{HEAD + numbers}d")
         self.wall: bool = wall
         self.at: int = 0
         """Where the record was; 0: nowhere yet."""
@@ -253,11 +252,6 @@ def _newest(pair: bytes) -> tuple[int, About | None]:
     if not _EMPTY.startswith((pair[:_COPY], pair[_COPY:])):
         raise OSError(0, "it is damaged. Remove it, and all limits in it begin anew")
     return _COPY, None  # it was torn as the first
-
-
-@cache
-def _value_of(numbers: int) -> Struct:
-    return Struct(f"<{numbers}d")
 
 
 def _boot() -> bytes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_give_back, check_permits, check_window
-from aiorate._store.slots import MOST_NS, UNKNOWN, US, Found, Hand, Level, Part, Run, check_memory
+from aiorate._store.slots import MOST_NS, UNKNOWN, US, Hand, Level, Part, Run, check_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from aiorate._rate import Rate
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.calendar_window import CalendarWindow
+    from aiorate._store.slots import Found
 
 
 _LOOK_AGAIN_NS = 20_000_000
@@ -79,7 +80,7 @@ class Pool(Scheduler):
     def lacks(self, permits: Permits, now: int) -> bool:
         """Whether there are not enough slots in hand for that request."""
         need = self.need(permits)
-        return any(need) and self.hand.find(need, self._lapsed(need, now)).last is None
+        return any(need) and self.hand.find(need, self._lapsed(need, now))[1] is None
 
     # What the session does.
 
@@ -95,9 +96,12 @@ class Pool(Scheduler):
         first, *times = [now + ceil(us * US) for us in starts]
         paces = [(at, part.rate.permits, part.rate.period_ns * of) for at, part, of in zip(times, parts, need, strict=True) if of]
         costs = [part.time_of(of) for part, of in zip(parts, need, strict=True)]
+        slowest, late = costs.index(max(costs)), self.late_of(need, parts)
+        if self.unit and times[slowest] == max(times):  # it rules them all, and single permits may be as late as by that rate alone
+            late = self.late_of((1,), (parts[slowest],))
         if all(first > at for at, _, _ in paces):
             paces.append((first, 1, 0))
-        return Run(need, n, self.late_of(need, parts), paces, (place - 1, costs.index(max(costs))))
+        return Run(need, n, late, paces, (place - 1, slowest))
 
     def clear(self) -> list[Run]:
         """Give up all slots in hand. Returns them."""
@@ -186,7 +190,7 @@ class Pool(Scheduler):
                 self.hand.remove(lapsed)
                 self._spilled += lapsed * self.rate.period_ns // self.rate.permits if self.unit else 0  # pyright: ignore[reportIncompatibleMethodOverride]
             found, had = self.hand.find(need), self.hand.count
-            if asked or found.last is not None:
+            if asked or found[1] is not None:
                 break
             self._refuse(need, now)
             if self.error is not None:
@@ -328,8 +332,11 @@ class Pool(Scheduler):
         check_window(window, largest)
         if self.calendar is not None:
             return self.calendar.bound(window, largest)
-        late = self.late_of(self.need(1), self.parts)
-        return min([part.burst + part.rate._permits_in(window + late) for part in self.parts]) + (largest if largest > 1 else 0)
+        lates = [(part, self.late_of((1,), (part,))) for part in self.parts]
+        longest = max([late for _, late in lates])
+        # A slot that a slower rate delayed may be later than those of a faster one, and there is one at a time.
+        most = min([part.burst + part.rate._permits_in(window + late) + (longest > late) for part, late in lates])
+        return most + (largest if largest > 1 else 0)
 
     def _rested(self, now: int) -> bool:
         """Whether nothing is in hand, on its way, or to be told."""
