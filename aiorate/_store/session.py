@@ -97,7 +97,7 @@ class StoreSession(Talk):
         runs, within = self._wants()
         if runs:
             sent = Sent(self._node.read(), self._node.now(), runs, local.parts, within >= 0)
-            self._book(local.ask(self._question(runs, within), runs, sent.at), sent, sent.now)
+            self._book(local.ask(self._question(runs, within), sent.at), sent, sent.now)
         self._end(None)
 
     @property
