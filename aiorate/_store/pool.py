@@ -137,8 +137,10 @@ class Pool(Scheduler):
         """Nothing is on its way: tell when slots are wanted."""
         self.asked, self.look_at = False, None
 
-    def want(self, now: int) -> None:
-        """Tell that slots are wanted, unless they are on their way, or the store has nothing before a known instant."""
+    def _want(self, now: int, need: tuple[int, ...] | None = None) -> None:
+        """Tell that slots are wanted, unless they are on their way, or the store has nothing before a known instant. ``need``: of a request
+        that lacks some."""
+        self.refused = need
         if not self.asked and (self.look_at is None or now >= self.look_at):
             self.look_at = None
             self.asked = self.wanted(now) or self.asked
@@ -149,7 +151,7 @@ class Pool(Scheduler):
         hand = self.hand
         if permits is _ONE and self.unit and type(now) is int:  # as most are
             if not hand.runs and not self.outage:
-                self._refuse(self.need(1), now)  # which may get some
+                self._want(now, self.need(1))  # which may get some
                 if not hand.runs:
                     return self._look_again(now)
             if hand.runs and (run := hand.runs[0]).due <= now <= run.due + run.late:
@@ -180,7 +182,7 @@ class Pool(Scheduler):
                 hand.add(Run(rest, 1, last.late, [(at, 1, 0)]))
             self._counted(size, now)
         elif self.answer_ns and (self.unit or hand.count <= self.asks_below or hand.last_due() <= now + self.answer_ns):
-            self._refuse(need, now)
+            self._want(now, need)
         return at
 
     def _find(self, need: tuple[int, ...], now: int) -> Found:
@@ -192,7 +194,7 @@ class Pool(Scheduler):
             found, had = self.hand.find(need), self.hand.count
             if asked or found[1] is not None:
                 break
-            self._refuse(need, now)
+            self._want(now, need)
             if self.error is not None:
                 raise type(self.error)(*self.error.args) from self.error.__cause__  # one for all would collect the frames of them all
             if self.hand.count <= had:  # else it was answered already: by "local", or by a file
@@ -229,15 +231,11 @@ class Pool(Scheduler):
             self.waits_for = dues.index(max(dues))
         return max(at, *dues)
 
-    def _refuse(self, need: tuple[int, ...], now: int) -> None:
-        self.refused = need
-        self.want(now)
-
     def _counted(self, size: int, now: int) -> None:
         self.spent += size
         self.refused = None
         if self.hand.count <= self.asks_below:
-            self.want(now)
+            self._want(now)
 
     def _lapsed(self, need: tuple[int, ...], now: int) -> int:
         """How many slots, the first in hand, have lapsed for such a request.
