@@ -25,7 +25,7 @@ from aiorate._tree.refusals import Refusals
 from aiorate._tree.supply import make_final, make_returnable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable, Iterator
+    from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping
     from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.interface import Scheduler
     from aiorate._tree.limit import Limit
     from aiorate._tree.node import Taken
-    from aiorate._tree.watch import Totals
 
     OnError = Literal["keep", "refund"]
 
@@ -108,19 +107,19 @@ class Budget(Base):
             limit._check_as_shared(f"Budget({place})", "budget", scope == "process", "the budgets that share it")
             if limit._all_places:
                 raise ValueError(f"Budget({place}): a Limiter with max_concurrency cannot be a dimension: a reservation takes no place.")
-        scheduler = self._scheduler(own)
+        scheduler = self._scheduler(own, catch_up)
         super().__init__(scheduler, catch_up, max_waiting, None, False, scope, clock, name, on_event, on_wait)
         self._names = scheduler.names
         self._unnamed = dict.fromkeys(self._names, 1)  # the amounts that a reservation takes of dimensions that it leaves out
         self._refusals = _Refusals(self._node)
         self._shared: Budget | Limiter | None = None
         for place, limit in above:
-            self._share(limit, "" if limit is shared else place)
+            self._node.tree.run(self._share, limit, "" if limit is shared else place)
         self._of_key = False
         self._on_error: OnError = on_error
         self._told: set[str] = set()  # dimensions whose estimates were lowered
 
-    def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
+    def _scheduler(self, limits: dict[str, Limits], late: Duration) -> Dimensions:
         """Make the scheduler of the dimensions, which a subclass may keep elsewhere. It takes `Amounts`, in the same order."""
         return Dimensions({place: strategy_of(f"Budget({place})", limit) for place, limit in limits.items()})
 
@@ -129,7 +128,7 @@ class Budget(Base):
         node, names = self._node, shared._names if isinstance(shared, Budget) else (place,)
         up: Callable[[Any], Any] = itemgetter(place) if place else methodcaller("part", names)
         # The node does not hold the budget: a key that nobody holds must be gone at once, for what it shares may go only then.
-        node.tree.run(node.belong, shared._node, up)  # pyright: ignore[reportArgumentType]  # it takes amounts
+        node.belong(shared._node, up)  # pyright: ignore[reportArgumentType]  # it takes amounts
         node.waited_above = methodcaller("waited_above", place)
         self._shared, self._unnamed = shared, {**dict.fromkeys(self._names + names, 1 if place else 0), **self._unnamed}
         self._names = tuple(self._unnamed)
@@ -232,11 +231,9 @@ class Budget(Base):
 
     # For parts of aiorate that are built upon a budget.
 
-    def _totals(self) -> Totals:
-        """As `Limiter._totals`, with the amounts reserved and kept of each dimension, before they are settled."""
-        from aiorate._statistics import totals_of
-
-        return totals_of(self._node, self.dimensions)
+    def _by_dimension(self, permits: Permits) -> Mapping[str | None, int]:
+        """The amounts that were reserved and kept, before they are settled."""
+        return dict(zip(self._names, permits.of if isinstance(permits, Amounts) else repeat(0), strict=False))
 
     def _belong(self, shared: Budget | None) -> None:
         """From now on it is the budget of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""
@@ -252,12 +249,10 @@ class Budget(Base):
         self._of_key = True
 
     def _shown(self) -> str:
-        name = f" {self._node.name!r}" if self._node.name else ""
         limits: dict[str, object] = {place: limit for place, node, limit in _limits(self._node) if node is self._node}
         if self._shared is not None:
             limits["shared" if isinstance(self._shared, Budget) else self.dimensions[-1]] = self._shared
-        parts = ", ".join(f"{place}={limit!r}" for place, limit in limits.items())
-        return f"<{type(self).__name__}{name} {parts}, {len(self._node.line)} waiting{self._state}>"
+        return ", ".join([f"{place}={limit!r}" for place, limit in limits.items()])
 
 
 class Lease(Block["Lease"]):
@@ -292,36 +287,18 @@ class Lease(Block["Lease"]):
         """How much of each dimension is reserved."""
         return dict(self._amounts)
 
-    async def _enter(self) -> Lease:
-        amounts = self._begin()
+    async def _enter(self, *, blocking: bool = False) -> Lease:
+        if self._state not in ("not entered", "refused"):
+            raise RuntimeError("a lease can be entered only once. Call reserve() again for each call.")
+        self._state, budget = "waiting", self._budget
+        amounts = Amounts(budget._names, tuple(self._amounts.values()))
+        ask = amounts, self._most_ns
         try:
-            return self._has(amounts, *await self._budget._enter(amounts, self._most_ns))
-        except BaseException as error:
-            self._failed(error)
-            raise
-
-    def _enter_blocking(self) -> Lease:
-        amounts = self._begin()
-        try:
-            return self._has(amounts, *self._budget._enter_blocking(amounts, self._most_ns))
+            waited, self._taken = budget._enter_blocking(*ask) if blocking else await budget._enter(*ask)
+            budget._node.tree.run(make_returnable, self._taken)  # it is held from now on
         except BaseException as error:  # also one of a signal handler
             self._failed(error)
             raise
-
-    @property
-    def _may_block(self) -> bool:
-        return self._budget._may_block
-
-    def _begin(self) -> Amounts:
-        if self._state not in ("not entered", "refused"):
-            raise RuntimeError("a lease can be entered only once. Call reserve() again for each call.")
-        self._state = "waiting"
-        return Amounts(self._budget._names, tuple(self._amounts.values()))
-
-    def _has(self, amounts: Amounts, waited: int, taken: Taken) -> Lease:
-        """What was taken is held from now on."""
-        self._taken = taken
-        self._budget._node.tree.run(make_returnable, taken)
         self.limited_by = amounts.waited_for if waited else None
         self.waited, self._state = ns_to_seconds(waited), "reserved"
         return self
@@ -432,7 +409,7 @@ class KeyedBudget(Keyed[K, Budget]):
 
     def observe(self, key: K, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
         """Apply what a server's response said about a key; see `Budget.observe`. Only that key is paused."""
-        if feedback is not None and not self._closed:
+        if feedback is not None:
             self[key].observe(feedback, jitter=jitter)
 
 

@@ -25,6 +25,7 @@ from aiorate._store.pool import Pool
 
 if TYPE_CHECKING:
     import os
+    from collections import Counter
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any, Literal
 
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from aiorate._spec import RateSpec
     from aiorate._statistics import Statistics
     from aiorate._store.options import OneLimit
-    from aiorate._tree.watch import Totals
+
+    Scope = Literal["loop", "process"]
 
     Scope = Literal["loop", "process"]
 
@@ -212,8 +214,8 @@ class FileLimiter(_Desks[Limiter], Limiter):
         """Wait in synchronous code, in any thread; see `Limiter.acquire_blocking`."""
         return self._desk(blocks=True).acquire_blocking(permits, max_wait=max_wait)
 
-    def _enter_blocking(self, permits: int = 1) -> float:
-        return self._desk(blocks=True)._enter_blocking(permits)
+    def _enter(self, permits: int = 1, *, blocking: bool = False) -> Coroutine[Any, Any, float]:
+        return self._desk(blocking)._enter(permits, blocking=blocking)
 
     def _leave(self, error: BaseException | None = None) -> None:
         self._desk(blocks=running_loop() is None)._leave()

@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from aiorate._errors import kind_of
-from aiorate._schedulers.interface import Scheduler, check_give_back, check_permits, check_window, claim
+from aiorate._schedulers.interface import Scheduler, check_permits, check_window, claim
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aiorate._rate import Number, Rate
 
 
@@ -66,27 +68,28 @@ class AllOf(Scheduler):
         for member in self.members:
             member._receipts = value
 
-    @property
-    def _spilled(self) -> int:
-        """The most nanoseconds of schedule that a member has lost."""
-        return max(member._spilled for member in self.members)
+    def _shares(self, permits: Any) -> Iterable[tuple[Any, Any]]:
+        """Who is asked for the permits of a request, each with how many."""
+        return [(part, permits) for part in self._permitted]
 
     # The members check what they are asked.
 
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
-        at: int = max([member.peek(permits, now) for member in self._permitted])
+    def take(self, permits: Any, now: int, since: int | None = None) -> int:
+        at: int = self.peek(permits, now)
         # ``since`` does not decide whether a request is granted, so peek() at all members is enough.
-        return at if at > now else max([member.take(permits, now, since) for member in self._permitted])
+        return at if at > now else self._take(permits, now, since)
 
-    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
-        at: int = max([member.peek(permits, now, ahead) for member in self._permitted])
+    def _take(self, permits: Any, now: int, since: int | None) -> int:
+        return max([part.take(share, now, since) for part, share in self._shares(permits)], default=now)
+
+    def peek(self, permits: Any, now: int, ahead: Any = 0) -> int:
+        at: int = max([part.peek(permits, now, ahead) for part in self._permitted])
         return at
 
-    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+    def give_back(self, permits: Any, now: int, taken: int | None = None) -> None:
         """Give the permits back to every member."""
-        check_give_back(permits, now, taken)
-        for member in self._permitted:
-            member.give_back(permits, now, taken)
+        for part, share in self._shares(permits):
+            part.give_back(share, now, taken)
 
     def charge(self, permits: int, now: int) -> None:
         """Charge every member."""
@@ -96,13 +99,8 @@ class AllOf(Scheduler):
 
     def _shift(self, ns: int) -> None:
         """Have every member follow a pause of ``ns``."""
-        for member in self._permitted:
-            member._shift(ns)
-
-    def restart(self, now: int) -> None:
-        """Restart all members."""
-        for member in self.members:
-            member.restart(now)
+        for part in self._permitted:
+            part._shift(ns)
 
     def reset(self, now: int) -> None:
         """Reset all members."""
@@ -125,10 +123,6 @@ class AllOf(Scheduler):
     def _rested(self, now: int) -> bool:
         """Whether all members are."""
         return all(member._rested(now) for member in self._permitted)
-
-    def lag(self, now: int) -> int:
-        """The longest `lag` of a member."""
-        return max(member.lag(now) for member in self.members)
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """The least `bound` of a member."""

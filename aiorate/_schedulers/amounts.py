@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
 from operator import add, sub
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,14 +11,10 @@ if TYPE_CHECKING:
     from aiorate._schedulers.interface import Scheduler
 
 
-tick = count(1).__next__
-"""Tells what was before and what after, also where several requests come and go at one instant."""
-
-
 class Amounts:
     """Of one request, or the sum of several: how much of each dimension. No number: only sums and differences are defined."""
 
-    __slots__ = ("_part", "asked", "names", "of", "requests", "waited_for")
+    __slots__ = ("_part", "names", "of", "requests", "waited_for")
 
     def __init__(self, names: tuple[str, ...], of: tuple[int, ...], requests: int = 1) -> None:
         self.names: tuple[str, ...] = names
@@ -27,8 +22,6 @@ class Amounts:
         self.of: tuple[int, ...] = of
         """The amounts, in the order of the names."""
         self.requests: int = requests
-        self.asked: int = tick()
-        """The `tick` at which the request was made; 0: it is a part of one."""
         self.waited_for: str | None = None
         """The dimension that the request, or one before it in line, waited for; None: none."""
         self._part: Amounts | None = None
@@ -38,7 +31,6 @@ class Amounts:
         if self._part is None:
             of = tuple([self[name] for name in names])
             self._part = Amounts(names, of, self.requests if any(of) else 0)
-            self._part.asked = 0
         return self._part
 
     def waited_above(self, name: str | None) -> None:

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
 from aiorate._rate import NS_PER_SECOND, Rate
-from aiorate._schedulers.interface import check_give_back, check_ns, check_permits, check_window
+from aiorate._schedulers.interface import check_ask, check_ns, check_permits, check_window
 from aiorate._schedulers.window import LONG_AGO, Window, in_period, whole_rate
 
 if TYPE_CHECKING:
@@ -37,15 +37,17 @@ class CalendarWindow(Window):
         start: When the schedule begins, in ns. By default with the first request.
     """
 
-    __slots__ = ("_began", "_ends", "_origin", "_tz", "_used")
+    __slots__ = ("_began", "_ends", "_last", "_origin", "_tz", "_used")
     rate: Rate
     # The window of the used permits: its first grant, and its end.
     _began: int
     _ends: int
     _used: int
+    _last: int  # no grant before it
 
     def __init__(self, rate: Rate | str | Number, tz: str | tzinfo, origin: int | None = None, *, start: int | None = None) -> None:
-        check_ns("start", start, optional=True)
+        if start is not None:
+            check_ns("start", start)
         if isinstance(tz, str):
             tz = _zone(tz)
         if not isinstance(tz, tzinfo):
@@ -82,7 +84,7 @@ class CalendarWindow(Window):
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Credit permits that are, or may be, this window's. The permits of an earlier window are gone."""
-        check_give_back(permits, now, taken)
+        check_ask("give_back()", permits, now, taken)
         if now < self._ends and (taken is None or taken >= self._began):
             self._used = max(0, self._used - permits)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aiorate._schedulers.all_of import AllOf
-from aiorate._schedulers.amounts import Amounts, tick
+from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.server_quotas import heeding
 
 if TYPE_CHECKING:
@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from aiorate._rate import Rate
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
-
-
-_NONE = (0, -1, "")
 
 
 class Dimensions(AllOf):
@@ -33,7 +30,7 @@ class Dimensions(AllOf):
         self._join(tuple(parts.values()), "a dimension of a budget")
         self.limiter: str = ""
         """The name of one more dimension, the limit above; empty: that has several, or there is none."""
-        self._waited: tuple[int, int, str] = _NONE  # the last grant to a request that had waited: the tick, the instant, the dimension
+        self._waited: tuple[int, str | None] = (0, None)  # the last grant to a request that had waited: the instant, and the dimension
 
     @property
     def rate(self) -> Rate:  # type: ignore[override]
@@ -52,19 +49,13 @@ class Dimensions(AllOf):
 
     # The members check the amounts.
 
-    def take(self, permits: Permits, now: int, since: int | None = None) -> int:
-        at = self.peek(permits, now)
-        return at if at > now else self._take(permits, now, since)
-
     def _take(self, permits: Permits, now: int, since: int | None) -> int:
         assert isinstance(permits, Amounts)
-        if permits.waited_for is None:
-            granted, at, name = self._waited
-            if permits.asked < granted if permits.asked else at == now:
-                permits.waited_for = name
+        if permits.waited_for is None and self._waited[0] == now:
+            permits.waited_for = self._waited[1]
         if permits.waited_for is not None:
-            self._waited = tick(), now, permits.waited_for
-        return max([part.take(amount, now, since) for part, amount in self._shares(permits)], default=now)
+            self._waited = now, permits.waited_for
+        return super()._take(permits, now, since)
 
     def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
         """The latest instant that a dimension names. If that is after ``now`` with nothing ahead, the request waits for that dimension."""
@@ -84,10 +75,6 @@ class Dimensions(AllOf):
         Dimensions.peek(self, asked, now)
         return asked.waited_for
 
-    def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
-        for part, amount in self._shares(permits):
-            part.give_back(amount, now, taken)
-
     def correct(self, more: Amounts, now: int, taken: int) -> None:
         """Charge how much more a request used than it took at that instant. Less (below 0) comes back by receipt."""
         for part, amount in zip(self._permitted, more.of, strict=False):
@@ -102,7 +89,11 @@ class Dimensions(AllOf):
         permitted[place] = heeding(permitted[place], quota, paused, now, held_for, in_flight)
         self._permitted = tuple(permitted)
 
+    def _shift(self, ns: int) -> None:
+        super()._shift(ns)
+        self._waited = 0, None  # who waits for the end of a pause does not wait for what was granted before, at the same instant
+
     def reset(self, now: int) -> None:
         """Reset all dimensions, and forget what servers said, which a new budget would not know."""
         super().reset(now)
-        self._permitted, self._waited = self.members, _NONE
+        self._permitted = self.members

@@ -75,7 +75,7 @@ class Scheduler(ABC):
     @property
     def _spilled(self) -> int:
         """Nanoseconds of schedule that were not used in time and are lost; 0 where the strategy makes up for all missed time."""
-        return 0
+        return max([member._spilled for member in self.members], default=0)
 
     @abstractmethod
     def take(self, permits: int, now: int, since: int | None = None) -> int:
@@ -108,7 +108,7 @@ class Scheduler(ABC):
 
     def lag(self, now: int) -> int:
         """How far behind schedule, in ns. The default is 0, for strategies that make up for nothing."""
-        return 0
+        return max([member.lag(now) for member in self.members], default=0)
 
     @abstractmethod
     def bound(self, window: int, largest: int = 1) -> int | None:
@@ -141,6 +141,8 @@ class Scheduler(ABC):
 
     def restart(self, now: int) -> None:
         """Forget the backlog: empty the pools, and have no slot due before ``now``. A debt stays. The default does nothing."""
+        for member in self.members:
+            member.restart(now)
 
     def reset(self, now: int) -> None:
         """Return to the state of a new scheduler that starts at ``now``, at the rate in force."""
@@ -231,21 +233,14 @@ def claim(owner: str, *schedulers: Scheduler) -> None:
         scheduler._owner = owner
 
 
-def check_ask(call: str, permits: int, now: int, since: int | None = None, most: int | None = None) -> None:
-    """Raise TypeError or ValueError for wrong arguments of `Scheduler.take` or `Scheduler.peek`."""
+def check_ask(call: str, permits: int, now: int, other: int | None = None, most: int | None = None) -> None:
+    """Raise TypeError or ValueError for wrong arguments of `Scheduler.take`, `peek` or `give_back`. ``other``: ``since`` or ``taken``."""
     right = type(now) is int and isinstance(permits, int) and permits > 0 and permits is not True and (most is None or permits <= most)
-    if right and (since is None or type(since) is int):
+    if right and (other is None or type(other) is int):
         return  # in a third of the time of the checks below
     check_permits(call, permits, most)
     check_ns(f"{call}(now)", now)
-    check_ns(f"{call}(since)", since, optional=True)
-
-
-def check_give_back(permits: int, now: int, taken: int | None) -> None:
-    """Raise TypeError or ValueError for wrong arguments of `Scheduler.give_back`."""
-    check_permits("give_back()", permits)
-    check_ns("give_back(now)", now)
-    check_ns("give_back(taken)", taken, optional=True)
+    check_ns(f"{call}({'taken' if call == 'give_back()' else 'since'})", 0 if other is None else other)
 
 
 def check_permits(call: str, permits: int, most: int | None = None) -> None:
@@ -260,10 +255,8 @@ def check_permits(call: str, permits: int, most: int | None = None) -> None:
         )
 
 
-def check_ns(what: str, ns: int | None, least: int | None = None, *, optional: bool = False) -> None:
-    """Raise TypeError or ValueError unless it is an instant or a duration, of ``least`` ns or more. ``optional``: or None."""
-    if ns is None and optional:
-        return
+def check_ns(what: str, ns: int, least: int | None = None) -> None:
+    """Raise TypeError or ValueError unless it is an instant or a duration, of ``least`` ns or more."""
     if isinstance(ns, bool) or not isinstance(ns, int):
         raise TypeError(f"{what} must be whole ns, an int, not {type(ns).__name__}.")
     if least is not None and ns < least:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiorate._meter import NO_LINE, Meter, PureMeter
 from aiorate._rate import Rate, ceil_div
-from aiorate._schedulers.interface import Metered, check_ask, check_give_back, check_ns, check_permits
+from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_permits
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
@@ -42,7 +42,8 @@ class Pacing(Metered):
     _earn: int = 1  # what a tick of idle time adds to the store
 
     def _setup(self, rate: Rate | str | Number, start: int | None) -> None:
-        check_ns("start", start, optional=True)
+        if start is not None:
+            check_ns("start", start)
         self._receipts = True
         self.rate = rate = Rate.of(rate)
         self._unit, self._cost, self._price, self._most, numbers = self._numbers(rate)
@@ -107,7 +108,7 @@ class Pacing(Metered):
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Undo the takes at ``taken``, if they are the latest. An older slot is lost, because it has delayed later requests."""
-        check_give_back(permits, now, taken)
+        check_ask("give_back()", permits, now, taken)
         self._collect()
         while permits and (latest := self._latest) is not None and latest[0] == taken:
             due, stored, spilled, since, older = latest[2]

@@ -16,9 +16,9 @@ from typing import Any
 
 from aiorate._meter import Meter
 from aiorate._rate import Rate, ceil_div
-from aiorate._schedulers.interface import Metered, check_ask, check_give_back, check_ns, check_permits, check_window
+from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_permits, check_window
 
-_MANY, _MOST = 64, 128
+_MANY = 64
 _instant = itemgetter(0)
 # A rate; in units, what follows from it and the parameters; and the numbers of the meter. Shared by all stores with the same parameters.
 # The units: a nanosecond, a permit, the size of the store, and its size while overflow returns; and the ratio at which it returns.
@@ -34,7 +34,7 @@ class Stored(Metered):
     _plan: tuple[int, int, int, int, int, int]
     _at_first: int
     """The level before the schedule begins."""
-    _last: int | None
+    _last: Any
     """The instant up to which it is filled; None: the schedule has not begun."""
     _over: int
     """What has overflowed and has not returned."""
@@ -48,78 +48,67 @@ class Stored(Metered):
         self._line: Meter = Meter()
         self._receipts = True
         self._peaks = self._last = self._latest = None
-        self._over = 0
         self.rate, self._plan, self._line.numbers = plan
-        self._initial = initial
+        self._over, self._initial = 0, initial
         self._at_first = self._plan[1] if initial == 1 else initial * self._plan[1]  # the plan's number takes no memory here
         if start is not None:
             check_ns("start", start)
-            self._begin(start)
+            self._level(start)
 
-    def _begin(self, now: int) -> None:
-        unit, cost, _, most, *_ = self._plan
-        level = min(self._at_first, most)
-        self._last, self._over, self._line.due = now, self._over + self._at_first - level, now * unit - level + cost
-
-    def _level(self, now: int | None = None) -> tuple[int, int, int]:
-        """The instant up to which it is filled, the level then, and the overflow.
+    def _level(self, now: int | None = None) -> tuple[Any, int, int]:
+        """The instant up to which it is filled, None before the schedule begins; the level then, and the overflow.
 
         With ``now``, as they are when it is filled up to that instant too, which may be the one at which the schedule begins.
         """
-        if self._last is None and now is not None:
-            self._begin(now)
-        elif self._line.last is not None:
+        if self._line.last is not None:
             self._collect()
-        last, due, (unit, cost, *_) = self._last, self._line.due, self._plan
-        if last is None or due is None:
-            return 0, self._at_first, self._over
-        level, over = last * unit - due + cost, self._over
+        last, over, (unit, cost, _, most, *_) = self._last, self._over, self._plan
+        if last is None:
+            if now is None:
+                return None, self._at_first, over
+            level = min(self._at_first, most)
+            over += self._at_first - level
+            self._keep(now, level, over)
+            return now, level, over
+        level = last * unit - self._line.due + cost
         return (last, level, over) if now is None or now <= last else (now, *self._filled(level, over, (now - last) * unit))
 
-    def _keep(self, last: int, level: int, over: int) -> None:
-        """The level and the overflow, filled up to that instant."""
+    def _keep(self, last: int | None, level: int, over: int) -> None:
+        """The level and the overflow, filled up to that instant; None: before the schedule begins."""
         unit, cost, *_ = self._plan
-        if self._last is None:
+        if last is None:
             self._at_first, self._over = level, over
-        else:
-            due = last * unit - level + cost
-            self._last, self._over, self._line.due = last, over, due  # in one step: a signal handler may raise after a call
+            return
+        due = last * unit - level + cost
+        self._last, self._over, self._line.due = last, over, due  # in one step: a signal handler may raise after a call
 
     def take(self, permits: int, now: int, since: int | None = None, *, asking: bool = False) -> int:
         """As `Scheduler.take`. ``asking``: only say when, as `peek`."""
         if type(now) is not int or type(permits) is not int or permits < 1 or (since is not None and type(since) is not int):
             check_ask("take()", permits, now, since)
-        line, last, (unit, cost, full, most, num, den) = self._line, self._last, self._plan
-        due, spent = line.due, (need := permits * cost)
+        line, (unit, cost, full, most, num, den) = self._line, self._plan
+        need = spent = permits * cost
         if need > full:  # a bucket never grants it; from a pool it is granted when that is full, and the rest is owed
             check_ask("take()", permits, now, since, self.max_permits)
             need = full
-        if since is None and most == full and line.last is None and last is not None and last <= now:  # in half the time of what follows
-            level = now * unit - due + cost  # type: ignore[operator]  # it has begun
-            if level < need or asking:
-                return now if level >= need else now - (level - need) // unit
-            if not self._receipts:
-                lost = level - full if level >= full + unit else 0
-                self._latest, self._last, self._over, line.due = None, now, self._over + lost, due + lost + spent  # type: ignore[operator]
-                return now
-        if last is None:
-            self._begin(now)
-            last, due = now, line.due
-        elif line.last is not None:
-            self._collect()
-            last = self._last or 0
-        over, since = self._over, now if since is None or since > now else since
-        begun, straight = due, most == full or not over  # whether nothing returns
-        if since <= last:
-            level = last * unit - due + cost  # type: ignore[operator]  # it has begun
-        else:
-            level = since * unit - due + cost  # type: ignore[operator]
-            if level > full or not straight:
-                # At once: no request was waiting, so what does not fit overflows.
-                level, over = self._filled(level - (since - last) * unit, over, (since - last) * unit)
-                begun = since * unit - level + cost
-            last = since
-        at = last
+        if line.last is not None or self._last is None:
+            self._level(now)
+        due: int = line.due  # type: ignore[assignment]  # it has begun
+        last: int = self._last
+        over = self._over
+        level, straight = last * unit - due + cost, most == full  # whether nothing returns
+        if since is None or since > now:
+            since = now
+        begun, at = due, last
+        if since > last:
+            # At once: no request was waiting, so what does not fit overflows.
+            fresh, at = (since - last) * unit, since
+            if not straight:
+                level, over = self._filled(level, over, fresh)
+                due = at * unit - level + cost
+            elif (level := level + fresh) >= full + unit:  # as _filled() says, in less time
+                level, over, due = full, over + level - full, due + level - full
+        last = at
         if level < need:
             # Only as far as the request needs, because a late wake-up must not make it overflow.
             ns = -(-(need - level if straight else self._fresh_for(level, over, need)) // unit)  # rounded up
@@ -130,7 +119,7 @@ class Stored(Metered):
                 level += ns * unit
             else:
                 level, over = self._filled(level, over, ns * unit)
-                begun = last * unit - level + cost
+                due = at * unit - level + cost
         elif now < last:
             # The clock went back: the most that can have been earned since then does not count yet.
             at = max(since, last - (level - need) * den // (num * unit))
@@ -138,27 +127,27 @@ class Stored(Metered):
             if self._receipts:
                 latest, peaks = self._latest, self._peaks
                 joins = latest is not None and latest[0] == now
-                self._latest = (now, latest[1] + permits, latest[2]) if joins else (now, permits, (due, self._over, self._last))  # type: ignore[index]
+                self._latest = (now, latest[1] + permits, latest[2]) if joins else (now, permits, (begun, self._over, self._last))  # type: ignore[index]
                 if not peaks or peaks[-1][0] != now or peaks[-1][1] < level:
                     self._note_level(now, level)
             else:
                 self._latest = None  # or an older take at this instant would be undone in its place
-            self._last, self._over, line.due = last, over, begun + spent  # type: ignore[operator]
+            self._last, self._over, line.due = last, over, due + spent
         return at
 
     _metered_take = take
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
         check_ask("peek()", permits, now, most=self.max_permits)
-        at = Stored.take(self, permits, now, asking=True)
+        at: int = Stored.take(self, permits, now, asking=True)
         if not ahead:
             return at
         (last, level, over), (unit, cost, full, *_) = self._level(now), self._plan
         need = ahead * cost + min(permits * cost, full)
-        if need <= level:
-            return max(at, last)
-        # What returns is rounded in each step, by less than a nanosecond in all, and the answer is never too late.
-        return max(at, last + ceil_div(self._fresh_for(level, over, need), unit) - (full < self._plan[3]))
+        if need > level:
+            # What returns is rounded in each step, by less than a nanosecond in all, and the answer is never too late.
+            last += ceil_div(self._fresh_for(level, over, need), unit) - (full < self._plan[3])
+        return at if at > last else last
 
     def _filled(self, level: int, over: int, fresh: int) -> tuple[int, int]:
         """The level and the overflow after ``fresh`` units that come one by one, none of them used."""
@@ -188,16 +177,15 @@ class Stored(Metered):
 
     def _note_level(self, now: int, level: int) -> None:
         """A take found that level: no permits of earlier ones fit in that would not fit above it."""
-        peaks = self._peaks
-        if peaks is None:
+        if not (peaks := self._peaks):
             self._peaks = [(now, level)]
             return
-        if peaks and peaks[-1][0] > now:
-            now = peaks[-1][0]  # where the clock went back, the take is later in order
-        place = len(peaks)
+        place, last = len(peaks), peaks[-1][0]
+        if now < last:  # where the clock went back, the take is later in order
+            now = last
         while place and peaks[place - 1][1] <= level:
             place -= 1
-        if place >= _MOST or (place >= _MANY and peaks[place - 1][1] - level < self._plan[2] // _MANY):
+        if place >= _MANY and peaks[place - 1][1] - max(level, 0) < self._plan[2] // _MANY:
             # Hardly lower: one record of both, which is never too low.
             place -= 1
             level = peaks[place][1]
@@ -205,39 +193,32 @@ class Stored(Metered):
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Put permits back as far as there is room; by receipt, as far as there was room at every take since. The rest overflows."""
-        check_give_back(permits, now, taken)
-        if self._line.last is not None:
-            self._collect()
-        latest, self._latest = self._latest, None  # first, so that an interrupt loses permits instead of giving them twice
-        if latest is None or latest[0] != taken or latest[1] < permits:
-            self._credit(permits, now, taken)
-        elif latest[1] > permits:
-            self._line.due -= permits * self._plan[1]  # type: ignore[operator]  # it has begun
-            self._latest = (latest[0], latest[1] - permits, latest[2])
-        else:
-            self._line.due, self._over, self._last = latest[2]
-
-    def _credit(self, permits: int, now: int, taken: int | None) -> None:
+        check_ask("give_back()", permits, now, taken)
         if self._last is None:
-            self._begin(now)
+            self._level(now)
         (last, level, over), (_, cost, full, most, *_) = self._level(), self._plan
+        latest, self._latest = self._latest, None  # first, so that an interrupt loses permits instead of giving them twice
         credit = permits * cost
-        if taken is None:
+        if latest and latest[0] == taken and latest[1] >= permits:
+            if latest[1] > permits:
+                self._line.due -= credit  # type: ignore[operator]  # it has begun
+                self._latest = (latest[0], latest[1] - permits, latest[2])
+            else:
+                self._line.due, self._over, self._last = latest[2]
+        elif taken is None:
             level += max(0, min(credit, most - level))
             self._note_level(now, level)
+            self._keep(last, level, over)
         else:
             # Above full, the credit would have slowed the return of the overflow. So it ends at full.
             peaks = self._peaks or []
             place = bisect_right(peaks, taken, key=_instant)
-            later = peaks[place:]
-            room = max(0, min(credit, full - level, *(full - found for _, found in later[:1])))
-            if later:  # each of these takes has found the credit
-                later = [(instant, found + room) for instant, found in later]
-                while place and peaks[place - 1][1] <= later[0][1]:
-                    place -= 1
-                peaks[place:] = later
-            level, over = level + room, over + credit - room
-        self._keep(last, level, over)
+            room = max(0, min(credit, full - level, *(full - found for _, found in peaks[place : place + 1])))
+            later = [(instant, found + room) for instant, found in peaks[place:]]  # each of these takes has found the credit
+            while later and place and peaks[place - 1][1] <= later[0][1]:
+                place -= 1
+            peaks[place:] = later
+            self._keep(last, level + room, over + credit - room)
 
     def _heed(self, last: int, cut: int, peak: int) -> None:
         due, (unit, cost, *_) = self._line.due, self._plan
@@ -275,9 +256,9 @@ class Stored(Metered):
     def reset(self, now: int) -> None:
         """Hold as many permits as at first, and no backlog."""
         self._line.collect()
-        self._latest = self._peaks = None
+        self._latest = self._peaks = self._last = None
         self._over, self._at_first = 0, self._initial * self._plan[1]
-        self._begin(now)
+        self._level(now)
 
     def available(self, now: int) -> int:
         """The permits in store."""
@@ -296,13 +277,3 @@ class Stored(Metered):
         _, cost, full, most, num, _ = self._plan
         owed = max(0, largest * cost - full) if self.max_permits is None else 0  # the part of a larger request that is granted on credit
         return (most + owed + window * self.rate._ticks[0] * num) // cost
-
-    def _standings(self, now: int) -> list[tuple[int, int]]:
-        due, (unit, cost, _, kept) = self._line.due, self._line.numbers
-        if due is None or kept < 0:
-            return super()._standings(now)
-        idle = now * unit - due
-        if idle < 0:
-            return [(0, -(-due // unit))]
-        left = min(idle, kept) // cost + 1
-        return [(left, now if idle >= kept // cost * cost else -(-(due + left * cost) // unit))]

@@ -129,7 +129,7 @@ class TokenPool(Stored):
         had = self.active + self.waiting
         last, a, _ = self._level()
         self._latest = None
-        if now is not None and self._last is not None:
+        if now is not None and last is not None:
             last = max(last, now)
             self._note_level(now, self._plan[3])  # as if full: an earlier take is not put back into the emptied pool
         self._keep(last, min(a, 0), 0)

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from aiorate._rate import NS_PER_SECOND, Rate, as_float
-from aiorate._schedulers.interface import Scheduler, check_ask, check_give_back, check_ns, check_permits, check_window
+from aiorate._schedulers.interface import Scheduler, check_ask, check_ns, check_permits, check_window
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 LONG_AGO = -(1 << 198)
 """Before all other instants."""
 _DAY_NS = 86_400 * NS_PER_SECOND
-_FLOATS = 10**14  # a product of floats is exact to one part in this
 _MANY_GONE = 3  # entries, before they are cut off
 _MANY_AFTER = 4096  # entries, each of which would have to be written again: it takes 0.3 ms
 _instant, _total = itemgetter(0), itemgetter(1)
@@ -30,9 +29,8 @@ _instant, _total = itemgetter(0), itemgetter(1)
 class Window(Scheduler):
     """A number of permits per window. Requests are not paced, so a late one is not booked earlier."""
 
-    __slots__ = ("_last", "rate")
+    __slots__ = ("rate",)
     rate: Rate
-    _last: int  # no grant before it
     books_since: bool = False
 
     @property
@@ -73,68 +71,67 @@ class SlidingWindow(Window):
         start: When the schedule begins, in ns. By default with the first request.
     """
 
-    __slots__ = ("_first", "_gone", "_log", "_total")
+    __slots__ = ("_first", "_log")
     rate: Rate
     # An entry for each instant of grants: the instant, and the number of permits granted up to then, the first ever included.
-    # Those still in the window begin at `_first`. A list, because an empty deque would weigh as much as all the rest.
+    # Those still in the window begin at `_first`, and the one before tells how many have left it. A list, because an empty deque would
+    # weigh as much as all the rest.
     _log: list[tuple[int, int]]
     _first: int
-    _total: int  # permits granted, the first ever included
-    _gone: int  # the number of these that no longer count
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
-        check_ns("start", start, optional=True)
+        if start is not None:
+            check_ns("start", start)
         self.rate = whole_rate(Rate.of(rate), "SlidingWindow")
         self.reset(LONG_AGO if start is None else start)
 
     def _enter(self, permits: int, now: int) -> None:
-        self._forget(now)
-        log, total = self._log, self._total + permits
-        if log and log[-1][0] == now and self._first < len(log):
-            log[-1] = (now, total)
+        log, first, begins = self._log, self._first, now - self.rate.period_ns
+        while first < len(log) and log[first][0] <= begins:
+            first += 1
+        if first > _MANY_GONE and 2 * first > len(log):
+            del log[: first - 1]
+            first = 1
+        self._first, entry = first, (now, log[-1][1] + permits)
+        if log[-1][0] == now and first < len(log):
+            log[-1] = entry
         else:
-            log += ((now, total),)
-        self._total, self._last = total, now
+            log.append(entry)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Forget that many permits of the receipt's entry; of the oldest entries without a receipt, and if thousands came after it."""
-        check_give_back(permits, now, taken)
+        check_ask("give_back()", permits, now, taken)
         log, first = self._log, self._first
         if taken is not None:
             place = bisect_right(log, taken, first, key=_instant) - 1
             if place < first or log[place][0] != taken:
                 return
-            permits = min(permits, log[place][1] - max(self._gone, log[place - 1][1] if place else 0))
+            permits = min(permits, log[place][1] - log[place - 1][1])
             if len(log) - place < _MANY_AFTER:
-                less = [(instant, total - permits) for instant, total in log[place:]]
-                log[place:] = less
-                self._total -= permits
+                log[place:] = [(instant, total - permits) for instant, total in log[place:]]
                 return
-        self._last = now = max(now, self._last)
-        self._forget(now)
-        gone = min(self._gone + permits, self._total)
-        first = bisect_right(self._log, gone, self._first, key=_total)
-        self._first, self._gone = first, gone
+        first = bisect_right(log, max(now, log[-1][0]) - self.rate.period_ns, first, key=_instant)
+        gone = min(log[first - 1][1] + permits, log[-1][1])
+        self._first = first = bisect_right(log, gone, first, key=_total)
+        log[first - 1] = log[first - 1][0], gone
 
     def charge(self, permits: int, now: int) -> None:
         """Enter permits as if they had been taken one by one, each as soon as there was room. Later requests wait for them."""
         check_permits("charge()", permits)
-        now, n = max(now, self._last), self.rate.permits
+        now, n, period = max(now, self._log[-1][0]), self.rate.permits, self.rate.period_ns
         if at_once := min(permits, self.available(now)):
             self._enter(at_once, now)
         # Each of the others comes a period after the n-th before it. So all entries move on by whole rounds.
         rounds, permits = divmod(permits - at_once, n)
         if rounds:
-            self._log = [(instant + rounds * self.rate.period_ns, until) for instant, until in self._log[self._first :]]
-            self._first, self._last = 0, self._log[-1][0]
-        gone, new = self._total - n, list[tuple[int, int]]()  # the permits that do not count when the next of them comes
-        for instant, until in self._log[self._first :] if permits else ():
-            if (portion := min(until - gone, permits)) > 0:
+            moved = [(instant + rounds * period, total) for instant, total in self._log[self._first :]]
+            self._log, self._first = [(LONG_AGO, self._log[self._first - 1][1]), *moved], 1
+        gone, new = self._log[-1][1] - n, list[tuple[int, int]]()  # the permits that do not count when the next of them comes
+        for instant, total in self._log[self._first :] if permits else ():
+            if (portion := min(total - gone, permits)) > 0:
                 gone, permits = gone + portion, permits - portion
-                new.append((instant + self.rate.period_ns, gone + n))
-        if new:
-            self._log += new  # without a call in between: a signal handler may raise there
-            self._last, self._total = new[-1]
+                new.append((instant + period, gone + n))
+        self._log += new
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the number of permits. The window keeps its period: 90 per second is 5400 in a window of one minute.
@@ -147,56 +144,37 @@ class SlidingWindow(Window):
 
     def reset(self, now: int) -> None:
         """Forget all grants."""
-        self._log = []
-        self._first = self._total = self._gone = 0
-        self._last = now
+        self._log, self._first = [(now, 0)], 1
 
     def available(self, now: int) -> int:
         """What the window that ends now has left."""
-        if now < self._last:
+        log = self._log
+        if now < log[-1][0]:
             return 0
-        place = bisect_right(self._log, now - self.rate.period_ns, self._first, key=_instant)
-        gone = self._log[place - 1][1] if place > self._first else self._gone
-        return max(0, self.rate.permits - (self._total - gone))
+        place = bisect_right(log, now - self.rate.period_ns, self._first, key=_instant)
+        return max(0, self.rate.permits - (log[-1][1] - log[place - 1][1]))
 
     def bound(self, window: int, largest: int = 1) -> int:
         """n for a period or less, and n more for each further period begun."""
         check_window(window, largest)
         return self.rate.permits * -(-window // self.rate.period_ns)
 
-    def _forget(self, now: int) -> None:
-        """Drop the entries that are no longer in the window that ends now."""
-        log, first, gone, begins = self._log, self._first, self._gone, now - self.rate.period_ns
-        while first < len(log) and log[first][0] <= begins:
-            gone = log[first][1]
-            first += 1
-        self._first, self._gone = first, gone
-        if first > _MANY_GONE and 2 * first >= len(log):
-            del log[:first]
-            self._first = 0
-
     def _earliest(self, permits: int, now: int, ahead: int = 0) -> int:
         # No grant before the latest one: where the clock went back, older entries are gone.
-        n, period, earliest = self.rate.permits, self.rate.period_ns, max(now, self._last)
-        last = self._total + ahead + permits - n  # the number of the last permit that must have left the window
-        if last <= self._gone:
-            return self._last
-        if last <= self._total:
-            return max(self._granted_at(last) + period, self._last)
-        # It is one of those ahead, each of which comes a period after the n-th before it.
-        rounds = -(-(last - self._total) // n)
-        last -= rounds * n
-        return (earliest if last <= self._gone else max(self._granted_at(last) + period, earliest)) + rounds * period
-
-    def _granted_at(self, number: int) -> int:
-        """When the permit of that number was granted. It must still count."""
-        log, first = self._log, self._first
-        if log[first][1] >= number:
-            return log[first][0]
-        return log[bisect_left(log, number, first, key=_total)][0]
+        rate, log, first = self.rate, self._log, self._first
+        (at, total), n, rounds = log[-1], rate.permits, 0
+        number = total + ahead + permits - n  # of the last permit that must have left the window
+        if number > total:
+            # It is one of those ahead, each of which comes a period after the n-th before it.
+            at, rounds = max(at, now), -(-(number - total) // n)
+            number -= rounds * n
+        if number > log[first - 1][1]:
+            place = first if log[first][1] >= number else bisect_left(log, number, first, key=_total)
+            at = max(at, log[place][0] + rate.period_ns)
+        return at + rounds * rate.period_ns if rounds else at
 
     def __repr__(self) -> str:
-        return f"SlidingWindow({str(self.rate)!r}, used={self._total - self._gone})"
+        return f"SlidingWindow({str(self.rate)!r}, used={self._log[-1][1] - self._log[self._first - 1][1]})"
 
 
 def whole_rate(rate: Rate, what: str) -> Rate:
@@ -211,18 +189,15 @@ def whole_rate(rate: Rate, what: str) -> Rate:
 
 def in_period(rate: Rate, before: Rate, what: str) -> Rate:
     """The rate as whole permits in the period of the one before, or as written if only that is whole. ValueError if neither is."""
-    permits, rest = divmod(rate.permits * before.period_ns, rate.period_ns)
-    if rest and not rate._is_whole:  # a float may miss a whole number by its own error
-        if 2 * rest > rate.period_ns:
-            permits, rest = permits + 1, rest - rate.period_ns
-        if abs(rest) * _FLOATS <= rate.permits * before.period_ns:
-            rest = 0
-    if not rest:
+    num, den = rate.permits * before.period_ns, rate.period_ns
+    permits = (2 * num + den) // (2 * den)
+    off = abs(num - permits * den)
+    # A float may miss a whole number by its own error, and a product of floats is exact to one part in 10**14.
+    if not off or (off * 10**14 <= num and not rate._is_whole):
         return before._with_permits(permits)
     if rate._is_whole:
         return rate
-    many = as_float(rate.permits * before.period_ns, rate.period_ns)
     raise ValueError(
-        f"set_rate(): the {what} keeps its period, and {many:g} permits in it are not whole."
+        f"set_rate(): the {what} keeps its period, and {as_float(num, den):g} permits in it are not whole."
         f" Write whole permits and their period, such as '{before}'."
     )

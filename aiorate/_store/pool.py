@@ -264,7 +264,7 @@ class Pool(Scheduler):
     def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
         """Put the slots of a grant back in hand. Those that have lapsed are lost, or come back to the store where it takes them."""
         size = _size(permits)
-        check_give_back(size, now, taken)
+        check_ask("give_back()", size, now, taken)
         amounts = self.need(permits)
         for instant, at, late in self._granted if self.calendar is None else ():
             if instant == taken and now <= at + late:

@@ -84,7 +84,7 @@ class Limit(Node):
             self.join(ticket)
             if most_ns is not None:
                 try:
-                    self.tree.agenda.limit_wait(self, ticket.asked + most_ns, (ticket, most_ns, refusals))
+                    self.tree.limit_wait(self, ticket.asked + most_ns, (ticket, most_ns, refusals))
                 except BaseException:  # no timer
                     Limit.give_up(self, ticket)
                     raise
@@ -422,12 +422,9 @@ class Limit(Node):
         self.offset -= 1  # so that what is granted from now on has a later instant than what was granted before
         self.scheduler.reset(self.now())
         self.permitted = self.scheduler
-        counters = self.own_counters()
-        granted, refused = count_of(self.granted - counters.given_back), counters.refused
-        self.unmetered = self.meter.grabs = 0  # first: `Totals` are read at any time, and may be too low, but not too high
-        counters.clear()
-        if self.watch is not None:
-            self.watch.cleared(granted, refused)
+        granted = self.granted
+        self.unmetered = self.meter.grabs = 0  # first: totals are read at any time, and may be too low, but not too high
+        self.own_counters().clear(granted)
         self.changed()
 
     def belong(self, above: Self | None, permits_above: Callable[[Permits], Permits] = SAME) -> None:

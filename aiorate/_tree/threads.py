@@ -25,7 +25,7 @@ from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from typing import Any, ParamSpec, TypeVar
+    from typing import ParamSpec, TypeVar
 
     from aiorate._loops.loop import Clock, Handle, Ticket
     from aiorate._loops.turn import OneLoop
@@ -53,15 +53,14 @@ class ThreadTicket(OutcomeTicket):
     Whatever becomes of it, `undo_request` undoes it: its owner was cancelled or interrupted, or its loop was closed.
     """
 
-    __slots__ = ("limit", "loop", "signal", "taken")
+    __slots__ = ("limit", "loop", "taken")
 
     def __init__(self, limit: Limit, permits: Permits, loop: OneLoop | None = None) -> None:
-        self.outcome = self.task = None  # as its base does, without a call
+        self.outcome = self.signal = None  # as its base does, without a call
         self.left = False  # also once its grant has gone on
         self.limit: Limit = limit
         self.wanted = permits
         self.loop: OneLoop | None = loop  # of its owner; None: a thread without one
-        self.signal: Any = None  # made by its owner, to wait for; a lock in a thread without a loop
         self.taken: Taken | None = None  # at once: (), if it had to wait; None: it was not decided, or was undone
 
     def done(self) -> bool:
@@ -87,7 +86,7 @@ class ThreadTicket(OutcomeTicket):
 
     def leave(self) -> None:
         """Its owner goes on. The line may keep the ticket for a while, but must keep nothing else."""
-        self.left, self.task, self.signal = True, None, None
+        self.left, self.signal = True, None
 
 
 def _deliver(loop: OneLoop) -> None:
@@ -206,7 +205,7 @@ class _Threads(Loop):
         loop = ticket.loop
         assert loop is not None  # or nobody could await what it returns
         if ticket.signal is None:
-            ticket.signal, ticket.task = loop.signal(), loop.owner()
+            ticket.signal = loop.signal()
         return loop.wait(ticket.signal)
 
     def leave(self, ticket: ThreadTicket, /) -> None:
