@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     Scope = Literal["loop", "process"]
 
-    Scope = Literal["loop", "process"]
-
 __all__ = ["FileBudget", "FileLimiter"]
 
 D = TypeVar("D", Limiter, Budget)
@@ -98,9 +96,11 @@ class _Desks(Generic[D]):
     def _belong(self, shared: Any) -> None:
         self._desk()._belong(shared)
 
-    def _totals(self) -> Totals:
-        first, *second = [desk._totals() for desk in self._all()]
-        return sum(second, first)
+    def _totals(self) -> Counter[tuple[str, str | None]]:
+        total = self._first._totals()
+        for desk in self._second.values():
+            total.update(desk._totals())
+        return total
 
     def statistics(self) -> Statistics:
         """Return a snapshot of the counters, those of this process. The lengths of waits are those of the event loop that calls or,
@@ -108,7 +108,7 @@ class _Desks(Generic[D]):
         here = self._desk()
         found = here.statistics()
         for desk in self._all(here)[1:]:
-            counters, waiting = desk._node.counters, found.waiting + desk._totals().waiting
+            counters, waiting = desk._node.counters, found.waiting + desk._totals()["waiting", None]
             granted = found.granted + count_of(desk._node.granted - counters.given_back)
             found = replace(found, granted=granted, refused=found.refused + counters.refused, waiting=waiting)
         return found
@@ -307,5 +307,5 @@ class _BudgetDesk(Budget):
         self._booked = booked
         super().__init__(**options)
 
-    def _scheduler(self, limits: dict[str, Any]) -> Dimensions:
+    def _scheduler(self, limits: dict[str, Any], late: Duration) -> Dimensions:
         return self._booked

@@ -68,8 +68,8 @@ class Booked(Dimensions):
     __slots__ = ("pool",)
 
     def __init__(self, limits: dict[str, tuple[Rate, int | None]], late: int) -> None:
-        super().__init__({name: _Dimension(rate, burst) for name, (rate, burst) in limits.items()})
         self.pool: Pool = Pool([Part(rate, burst or 1) for rate, burst in limits.values()], False, late)
+        super().__init__({name: _Dimension(self.pool, place, *limits[name]) for place, name in enumerate(limits)})
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
         at = super().peek(permits, now)

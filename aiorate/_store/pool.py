@@ -13,7 +13,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from aiorate._schedulers.amounts import Amounts
-from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_give_back, check_permits, check_window
+from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_permits, check_window
 from aiorate._store.slots import MOST_NS, UNKNOWN, US, Hand, Level, Part, Run, check_memory
 
 if TYPE_CHECKING:

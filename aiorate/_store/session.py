@@ -96,8 +96,9 @@ class StoreSession(Talk):
         runs, within = self._wants()
         if runs:
             sent = Sent(self._node.read(), self._node.now(), runs, local.parts, within >= 0)
-            self._book(local.ask(self._question(runs, within), sent.at), sent, sent.now)
-        self._end(None)
+            answer = local.ask(self._question(runs, within), sent.at)
+            self._book(answer, sent, sent.now)
+            self._refuse(self._over(answer, sent.whole))
 
     @property
     def state(self) -> str:
@@ -336,6 +337,7 @@ class StoreSession(Talk):
         node, pool = self._node, self._pool
         if self._told_at < node.read() - _FRESH_NS:  # permits may have come back since
             pool.levels = [UNKNOWN] * len(pool.parts)
+        wait = node.wait_for(permits, node.now())
         lost = self._lost_at is not None and not self._degraded
         behind = node.line.is_waited_in and not self._once()
         late = not pool.lacks(permits, node.now()) and (wait is None or wait > self._slack)
@@ -352,7 +354,7 @@ class StoreSession(Talk):
     def _lacking(self) -> list[Ticket]:
         """Those for which there are not enough slots."""
         pool, once = self._pool, self._once()
-        have = pool.hand.amounts(1 if pool.unit else len(pool.parts), self._node.now()) if once else []
+        have = pool.hand.amounts(len(pool.parts), self._node.now()) if once else []
         for place, ticket in enumerate(once):
             have = [own - of for own, of in zip(have, pool.need(ticket.wanted), strict=True)]
             if min(have) < 0:

@@ -197,15 +197,6 @@ class Hand:
         return [sum([count * amounts[j] for count, amounts in left]) for j in range(dimensions)]
 
 
-class Found(NamedTuple):
-    """Slots in hand for a request."""
-
-    at: int  # when all of them are due
-    last: Run | None = None  # the last run of these; None: there are not enough
-    slots: int = 0  # how many they are
-    rest: tuple[int, ...] = ()  # what they have too much
-
-
 def _due(run: Run) -> int:
     return run.due
 
