@@ -150,10 +150,6 @@ class RedisLimiter(Limiter):
             raise RuntimeError("try_acquire() books ahead in a running event loop only. Elsewhere, use RedisLimiter(..., scope='process').")
         return super().try_acquire(permits)
 
-    def reset(self) -> None:
-        """Raises RuntimeError: other processes share the limit and remember it. Use another name."""
-        self._node.scheduler.reset(0)
-
 
 class RedisBudget(Budget):
     """One budget for all processes that use the same name, through Redis or Valkey.
