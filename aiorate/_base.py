@@ -15,7 +15,7 @@ from aiorate._errors import LimiterClosed, check_count
 from aiorate._options import check_callback, check_options, check_same_scope, kinds_of
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
-from aiorate._tree.limit import Limit, MaxWaiting
+from aiorate._tree.limit import Limit
 from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
@@ -42,14 +42,13 @@ T = TypeVar("T")
 class Base:
     """One node of a tree, and the places below it if there is a ``max_concurrency``."""
 
-    __slots__ = ("__weakref__", "_all_places", "_lowest", "_max_waiting", "_meter", "_node")
+    __slots__ = ("__weakref__", "_all_places", "_lowest", "_meter", "_node")
     _NAME: ClassVar[str]
     """The name of the class, for errors."""
     _blocks: ClassVar[bool] = False
     """Whether synchronous code may wait for it, whatever its scope."""
     _all_places: tuple[Inside, ...]
     """Those of what it shares, too."""
-    _max_waiting: MaxWaiting | None
     _lowest: Limit
     """The limit that is asked on entering, and by those who share it: that of its places, if it has any."""
 
@@ -80,14 +79,14 @@ class Base:
             self._all_places = (Inside(max_concurrency, node),)
             self._lowest = self._all_places[0].node
         if max_waiting is not None:
-            self._max_waiting = MaxWaiting(max_waiting, *self._lines)
+            for limit in self._lines:
+                limit.max_waiting = max_waiting, self._lines
         if on_wait is not None:
             self.watch(on_wait)
 
     def _begin(self, node: Limit, on_event: Callable[[Event], object] | None) -> None:
         self._node = self._lowest = node
         self._meter = node.meter
-        self._max_waiting = None
         self._all_places = ()
         node.on_event = on_event
 
@@ -230,9 +229,9 @@ class Base:
 
         The error names ``instead`` as the place for ``max_waiting``.
         """
-        if self._max_waiting is not None:
+        if self._node.max_waiting is not None:
             raise ValueError(
-                f"{what}: what is shared cannot have max_waiting={self._max_waiting.most}; at most one request of each line waits in it."
+                f"{what}: what is shared cannot have max_waiting={self._node.max_waiting[0]}; at most one request of each line waits in it."
                 f" Leave it out, and give max_waiting to {instead}."
             )
         check_same_scope(what, of, process, self._node.tree.threads)

@@ -25,7 +25,7 @@ from aiorate._tree.refusals import Refusals
 from aiorate._tree.supply import make_final, make_returnable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterator, Mapping
     from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
@@ -75,7 +75,7 @@ class Budget(Base):
             share.
     """
 
-    __slots__ = ("_names", "_of_key", "_on_error", "_refusals", "_shared", "_told", "_unnamed")
+    __slots__ = ("_names", "_of_key", "_on_error", "_shared", "_told", "_unnamed")
     _NAME = "Budget"
 
     def __init__(
@@ -111,7 +111,7 @@ class Budget(Base):
         super().__init__(scheduler, catch_up, max_waiting, None, False, scope, clock, name, on_event, on_wait)
         self._names = scheduler.names
         self._unnamed = dict.fromkeys(self._names, 1)  # the amounts that a reservation takes of dimensions that it leaves out
-        self._refusals = _Refusals(self._node)
+        self._node.refusals = _RESERVE
         self._shared: Budget | Limiter | None = None
         for place, limit in above:
             self._node.tree.run(self._share, limit, "" if limit is shared else place)
@@ -161,14 +161,6 @@ class Budget(Base):
                     told = Event("clamped", self._node.name, key=place, permits=amount)
                     self._node.tree.post(partial(self._node.tell, told))
         return Lease(self, granted, most_ns, self._on_error if on_error is None else on_error)
-
-    def _enter(self, amounts: Amounts, most_ns: int | None) -> Coroutine[Any, Any, tuple[int, Taken]]:
-        """Wait for the amounts: gives the ns waited, and what was taken. For `Lease`."""
-        return self._node.acquire(amounts, most_ns, self._max_waiting, self._refusals)
-
-    def _enter_blocking(self, amounts: Amounts, most_ns: int | None) -> tuple[int, Taken]:
-        """As `_enter`, in a thread without an event loop, which it blocks. For `Lease`."""
-        return self._node.wait_blocking(amounts, most_ns, self._max_waiting, self._refusals)
 
     def _limit_of(self, feedback: Feedback, quota: Quota) -> tuple[Limit, str | None] | None:
         """The dimension that has the quota's name or unit."""
@@ -294,7 +286,7 @@ class Lease(Block["Lease"]):
         amounts = Amounts(budget._names, tuple(self._amounts.values()))
         ask = amounts, self._most_ns
         try:
-            waited, self._taken = budget._enter_blocking(*ask) if blocking else await budget._enter(*ask)
+            waited, self._taken = budget._node.wait_blocking(*ask) if blocking else await budget._node.acquire(*ask)
             budget._node.tree.run(make_returnable, self._taken)  # it is held from now on
         except BaseException as error:  # also one of a signal handler
             self._failed(error)
@@ -309,7 +301,7 @@ class Lease(Block["Lease"]):
         if taken:
             self._budget._node.tree.post(partial(undo, taken, False))
         if isinstance(error, LimiterClosed):
-            raise self._budget._refusals.closed() from None  # of which it may say more
+            raise _RESERVE.closed(self._budget._node) from None  # of which it may say more
 
     def _leave(self, error: BaseException | None = None) -> None:
         """Make the estimate final, or give it back if the block raised and ``on_error`` is ``"refund"``."""
@@ -453,21 +445,17 @@ def _correct(node: Limit, more: Permits, taken: Taken) -> None:
 class _Refusals(Refusals):
     """The errors of `Budget.reserve`, which say for which dimension a call would wait, and which limit is closed."""
 
-    __slots__ = ("_node",)
+    __slots__ = ()
 
-    def __init__(self, node: Limit) -> None:
-        super().__init__("reserve")
-        self._node = node
-
-    def closed(self) -> LimiterClosed:
-        closed: Limit | None = self._node
+    def closed(self, limit: Limit) -> LimiterClosed:
+        closed: Limit | None = limit
         while closed is not None and not closed.closed:
             closed = closed.above
-        what = "the budget" if closed is self._node or closed is None else f"the shared limit {closed.name or ''!r}"
+        what = "the budget" if closed is limit or closed is None else f"the shared limit {closed.name or ''!r}"
         return LimiterClosed(f"reserve(): {what} is closed. Create a new one, or reopen it if it is a Limiter.")
 
-    def reason(self, permits: Permits) -> str:
-        node, place = self._node, ""
+    def reason(self, limit: Limit, permits: Permits) -> str:
+        node, place = limit, ""
         while isinstance(permits, Amounts) and isinstance(dimensions := node.scheduler, Dimensions) and not node.line:
             if node.held_at is not None:
                 return " because it is paused"
@@ -477,6 +465,9 @@ class _Refusals(Refusals):
                 break
             permits, node, place = node.permits_above(permits), node.above, dimensions.limiter
         return f" for {place}" if place else " in line"
+
+
+_RESERVE = _Refusals("reserve")
 
 
 def check_on_error(what: str, on_error: object) -> None:

@@ -117,9 +117,9 @@ class Limiter(Base, Block[float]):
         node, tree = self._node, self._node.tree
         if tree.threads and permits is _ONE and not starved_here() and self._meter.grab(True):
             return 0.0
-        ticket = node.ask(permits, most_ns, self._max_waiting)
+        ticket = node.ask(permits, most_ns)
         if ticket is None:
-            ticket = await node.ask_again(permits, most_ns, self._max_waiting)
+            ticket = await node.ask_again(permits, most_ns)
         if isinstance(ticket, tuple):
             return 0.0
         loop, waker, decided = tree.loop, node.waker, ticket.done()
@@ -166,7 +166,7 @@ class Limiter(Base, Block[float]):
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
         most_ns = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
-        return self._node.wait_blocking(permits, most_ns, self._max_waiting)[0] / NS_PER_SECOND
+        return self._node.wait_blocking(permits, most_ns)[0] / NS_PER_SECOND
 
     async def __aenter__(self) -> float:
         """Acquire one permit. ``as waited`` gets the seconds spent waiting. With ``max_concurrency``, wait for a free place first."""
@@ -191,12 +191,12 @@ class Limiter(Base, Block[float]):
     async def _enter_places(self, permits: int, blocking: bool = False) -> float:
         if permits is not _ONE:
             self._check("acquire()", permits)
-        most, lowest = self._max_waiting, self._lowest
-        if most is None or most.most:  # else nobody waits
+        lowest = self._lowest
+        if lowest.max_waiting is None or lowest.max_waiting[0]:  # else nobody waits
             for places in self._all_places:
                 places.check_holder()
-        ask = Visit(permits), None, most
-        waited, _ = lowest.wait_blocking(*ask) if blocking else await lowest.acquire(*ask)
+        visit = Visit(permits)
+        waited, _ = lowest.wait_blocking(visit) if blocking else await lowest.acquire(visit)
         self._hold()
         return waited / NS_PER_SECOND
 
@@ -232,9 +232,9 @@ class Limiter(Base, Block[float]):
         node, count = self._node, SlotCount(self._node)
         while True:
             since = node.tree.run(count.open)
-            found = node.ask(1, None, self._max_waiting, ACQUIRE, since)
+            found = node.ask(1, None, since)
             if found is None:
-                found = await node.ask_again(1, None, self._max_waiting, ACQUIRE, since)
+                found = await node.ask_again(1, None, since)
             waited, at = (0, found[0]) if isinstance(found, tuple) else (await node.wait(found))[:2]
             yield node.tree.run(count.slot, at, not waited)
 

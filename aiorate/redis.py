@@ -12,25 +12,22 @@ from urllib.parse import quote
 from aiorate._budget import Budget
 from aiorate._limiter import Limiter
 from aiorate._loops.table import running_loop
-from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
+from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._store.budget import Booked
 from aiorate._store.options import Terms, limit_of, parts_of
 from aiorate._store.pool import Pool
 from aiorate._store.session import StoreSession
-from aiorate._tree.refusals import ACQUIRE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, Literal
 
     from aiorate._events import Event, Waited
     from aiorate._loops.loop import Clock
     from aiorate._rate import Duration, Number, Rate
-    from aiorate._schedulers.amounts import Amounts
     from aiorate._schedulers.dimensions import Dimensions
     from aiorate._schedulers.token_bucket import TokenBucket
     from aiorate._store.options import OneLimit
-    from aiorate._tree.node import Taken
 
 __all__ = ["RedisBudget", "RedisLimiter"]
 
@@ -104,34 +101,12 @@ class RedisLimiter(Limiter):
             on_wait=on_wait,
             scope=scope,
         )
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, pool, terms, ACQUIRE)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, pool, terms)
 
     @property
     def key(self) -> str:
         """The key in the store."""
         return self._session.key
-
-    async def acquire(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
-        """Wait until it is your turn, and take the permits; see `Limiter.acquire`.
-
-        With ``max_wait=0``, or less than an answer of the store takes, the store is asked once, and grants what is due now.
-        """
-        if (once := self._once("acquire", permits, max_wait)) is None:
-            return await super().acquire(permits, max_wait=max_wait)
-        return ns_to_seconds((await self._node.acquire(permits, *once))[0])
-
-    def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
-        """As `Limiter.acquire_blocking`. A short ``max_wait`` is as in `acquire`: with 0, the store is asked once."""
-        if (once := self._once("acquire_blocking", permits, max_wait)) is None:
-            return super().acquire_blocking(permits, max_wait=max_wait)
-        return ns_to_seconds(self._node.wait_blocking(permits, *once)[0])
-
-    def _once(self, call: str, permits: int, max_wait: Duration | None) -> tuple[Any, ...] | None:
-        """See `StoreSession.once`."""
-        once = None if max_wait is None else self._session.once(duration_to_ns(max_wait, f"{call}(max_wait)", NO_BOUND))
-        if once is not None:
-            self._check(f"{call}()", permits)
-        return once
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if this process has them at hand, without waiting and without asking the store.
@@ -212,7 +187,7 @@ class RedisBudget(Budget):
         )
         booked = self._node.scheduler
         assert isinstance(booked, Booked)
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, booked.pool, terms, self._refusals)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, booked.pool, terms)
 
     def _scheduler(self, limits: dict[str, Any], late: Duration) -> Dimensions:
         return Booked(limits, duration_to_ns(late, "catch_up"))
@@ -221,11 +196,3 @@ class RedisBudget(Budget):
     def key(self) -> str:
         """The key in the store."""
         return self._session.key
-
-    def _enter(self, amounts: Amounts, most_ns: int | None) -> Coroutine[Any, Any, tuple[int, Taken]]:
-        """As `Budget._enter`. A ``most_ns`` of 0, or shorter than an answer of the store takes, asks the store once."""
-        return self._node.acquire(amounts, *(self._session.once(most_ns) or (most_ns, self._max_waiting, self._refusals)))
-
-    def _enter_blocking(self, amounts: Amounts, most_ns: int | None) -> tuple[int, Taken]:
-        """As `Budget._enter_blocking`. A short ``most_ns`` is as in `_enter`."""
-        return self._node.wait_blocking(amounts, *(self._session.once(most_ns) or (most_ns, self._max_waiting, self._refusals)))

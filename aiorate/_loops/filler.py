@@ -147,7 +147,8 @@ class Filler(Waker):
 
     async def _run(self) -> None:
         while self._seated or self._due:
-            self._bell = self._loop.native.create_future()
+            bell: asyncio.Future[None] = self._loop.native.create_future()
+            self._bell = bell
             if self._due:
                 self._due = False
                 if self._decider is not None:
@@ -161,4 +162,4 @@ class Filler(Waker):
             self._condition.notify_all()
             self._waiters.clear()
             # Waiters that were just granted may be back at once, and a new task would cost more.
-            await (self._bell if self._seated else asyncio.sleep(0))
+            await (bell if self._seated else asyncio.sleep(0))

@@ -50,12 +50,12 @@ class StoreSession(Talk):
     once: it stands in line for one answer, which grants or refuses it.
     """
 
-    def __init__(self, source: object, key: str, node: Limit, pool: Pool, terms: Terms, refusals: Refusals) -> None:
+    def __init__(self, source: object, key: str, node: Limit, pool: Pool, terms: Terms) -> None:
         self.key: str = key
         """Of the store."""
         self.client: StoreClient | None = None
         """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
-        self._source, self._terms, self._refusals = source, terms, refusals
+        self._source, self._terms = source, terms
         self._sent: Sent | None = None  # the question under way
         self._told: str = ""  # the value of the key when the store answered last, ...
         self._told_at: int = 0  # ... and the reading then
@@ -323,27 +323,24 @@ class StoreSession(Talk):
 
     # Requests that ask once.
 
-    def once(self, limit: int | None) -> tuple[int, StoreSession, Refusals, int] | None:
-        """What else to give to `Limit.acquire` for a request that may wait for ``limit`` ns, if it asks once; None: it stands in line.
+    def once(self, permits: Permits, most_ns: int, refusals: Refusals) -> tuple[int, int] | None:
+        """See `Provider.once`: a request that may wait for less than an answer takes. Below a limit that has to be asked too, none does.
 
-        Below a limit that has to be asked as well, none does.
+        Refused are those that get no answer, find others in line, or come before the next slot that is known.
         """
-        if limit is None or limit >= max(self._pool.answer_ns, 1) or self._node.above_on_demand():
-            return None
-        return _ONCE_NS, self, self._refusals, _SINCE + limit
-
-    def check(self, permits: Permits, refusals: Refusals) -> None:
-        """Before such a request stands in line: raise its error if there will be no answer, or others wait, or the next slot is known."""
         node, pool = self._node, self._pool
+        if most_ns >= max(pool.answer_ns, 1) or node.above_on_demand():
+            return None
         if self._told_at < node.read() - _FRESH_NS:  # permits may have come back since
             pool.levels = [UNKNOWN] * len(pool.parts)
         wait = node.wait_for(permits, node.now())
         lost = self._lost_at is not None and not self._degraded
         behind = node.line.is_waited_in and not self._once()
-        late = not pool.lacks(permits, node.now()) and (wait is None or wait > self._slack)
+        late = wait is None or wait > (_ONCE_NS if pool.lacks(permits, node.now()) else self._slack)
         if lost or behind or late or not self._open or pool.outage == "wait" or node.held_at is not None:
             node.wait_counters.refused += 1
-            raise refusals.too_long(permits, 0, wait)
+            raise refusals.too_long(node, permits, most_ns, wait)
+        return _ONCE_NS, _SINCE + most_ns
 
     def _once(self) -> list[Ticket]:
         """Those in line. Nobody waits before them."""
@@ -371,7 +368,7 @@ class StoreSession(Talk):
         """Those are not granted; by default, all in line."""
         over = self._once() if over is None else over
         if over:
-            self._node.expire((ticket, ticket.since - _SINCE, self._refusals) for ticket in over if not (ticket.left or ticket.done()))
+            self._node.expire((ticket, ticket.since - _SINCE, self._node.refusals) for ticket in over if not (ticket.left or ticket.done()))
 
     # Later.
 

@@ -20,7 +20,7 @@ from aiorate._meter import COMPILED
 from aiorate._tree.deciding import LINGER_NS, decisions
 from aiorate._tree.limit import Limit
 from aiorate._tree.node import undo
-from aiorate._tree.refusals import ACQUIRE, Refusals
+from aiorate._tree.refusals import ACQUIRE, BLOCKING
 from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
@@ -32,13 +32,12 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer
     from aiorate._tree.node import Outcome, Taken
-    from aiorate._tree.refusals import Admission
+    from aiorate._tree.refusals import Refusals
 
     P = ParamSpec("P")
     T = TypeVar("T")
 
 
-BLOCKING = Refusals("acquire_blocking")
 _LOOK_AGAIN = 1.0  # seconds: on Windows, Ctrl-C is not heeded before
 _FEW = 32  # loops with waiters; of more, closed ones are looked for at most every 10 ms
 _APART_NS = 10_000_000
@@ -268,20 +267,19 @@ class ThreadLimit(Limit):
         self,
         permits: Permits,
         most_ns: int | None = None,
-        admission: Admission | None = None,
-        refusals: Refusals = ACQUIRE,
         since: int | None = None,
         ticket: Ticket | None = None,
         starved: bool | None = None,
+        refusals: Refusals | None = None,
     ) -> Answer:
         loop = loop_here()
         if loop is None:  # a coroutine that is driven by hand: it must not wait
-            return decisions.run(super().ask, permits, most_ns, admission, refusals, since, None, False)
+            return decisions.run(super().ask, permits, most_ns, since, None, False)
         assert self.tree.loop is not None
         starved = self.tree.loop.starved() if starved is None else starved
         own = ThreadTicket(self, permits, loop)
         try:
-            return decisions.run(_ask, own, most_ns, admission, refusals, since, starved)
+            return decisions.run(_ask, own, most_ns, since, starved)
         except BaseException:
             decisions.post(partial(undo_request, own))
             raise
@@ -297,14 +295,7 @@ class ThreadLimit(Limit):
         if waiters.remove(ticket):
             super()._went_on(ticket, taken, waited)
 
-    def wait_blocking(
-        self,
-        permits: Permits,
-        most_ns: int | None = None,
-        admission: Admission | None = None,
-        refusals: Refusals = BLOCKING,
-        since: int | None = None,
-    ) -> tuple[int, Taken]:
+    def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, Taken]:
         """Block this thread until the permits are granted; returns the ns waited, and what was taken.
 
         Interrupted at any instant, as by Ctrl-C, the request is undone, or its grant comes back. RuntimeError in a
@@ -320,7 +311,7 @@ class ThreadLimit(Limit):
             raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
         ticket = ThreadTicket(self, permits)
         try:
-            found = decisions.run(_ask, ticket, most_ns, admission, refusals, since, False)
+            found = decisions.run(_ask, ticket, most_ns, None, False, BLOCKING if self.refusals is ACQUIRE else None)
             if isinstance(found, tuple):
                 return 0, found[1]
             lock = threading.Lock()
@@ -345,10 +336,8 @@ def _take(ticket: ThreadTicket) -> tuple[int, Taken] | None:
     return found
 
 
-def _ask(
-    ticket: ThreadTicket, most_ns: int | None, admission: Admission | None, refusals: Refusals, since: int | None, starved: bool
-) -> Answer:
-    answer = Limit.ask(ticket.limit, ticket.wanted, most_ns, admission, refusals, since, ticket, starved)
+def _ask(ticket: ThreadTicket, most_ns: int | None, since: int | None, starved: bool, refusals: Refusals | None = None) -> Answer:
+    answer = Limit.ask(ticket.limit, ticket.wanted, most_ns, since, ticket, starved, refusals)
     ticket.taken = answer[1] if isinstance(answer, tuple) else ()
     if answer is ticket and not isinstance(ticket.outcome, BaseException):
         waiters.add(ticket)
