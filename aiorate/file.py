@@ -97,21 +97,17 @@ class _Desks(Generic[D]):
         self._desk()._belong(shared)
 
     def _totals(self) -> Counter[tuple[str, str | None]]:
-        total = self._first._totals()
-        for desk in self._second.values():
-            total.update(desk._totals())
+        total, *others = [desk._totals() for desk in self._all()]
+        for other in others:
+            total.update(other)
         return total
 
     def statistics(self) -> Statistics:
         """Return a snapshot of the counters, those of this process. The lengths of waits are those of the event loop that calls or,
         elsewhere, of all other threads; ``available`` is what all processes have."""
-        here = self._desk()
-        found = here.statistics()
-        for desk in self._all(here)[1:]:
-            counters, waiting = desk._node.counters, found.waiting + desk._totals()["waiting", None]
-            granted = found.granted + count_of(desk._node.granted - counters.given_back)
-            found = replace(found, granted=granted, refused=found.refused + counters.refused, waiting=waiting)
-        return found
+        found, total = self._desk().statistics(), self._totals()
+        granted = sum([count_of(desk._node.granted - desk._node.counters.given_back) for desk in self._all()])
+        return replace(found, granted=granted, refused=total["refusals", None], waiting=total["waiting", None])
 
     def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
         """Call a function after each wait, with a `Waited`; see `Limiter.watch`. Returns a function that ends the calls."""
