@@ -277,7 +277,10 @@ class Limiter(Base, Block[float]):
             self._change(change, permits)
 
     def reset(self) -> None:
-        """Start over: as full as the strategy begins, without debt or pause, with all counters at 0. Callers in the queue stay there."""
+        """Start over: as full as the strategy begins, without debt or pause, with all counters at 0. Callers in the queue stay there.
+
+        Raises RuntimeError if processes share the limit, which remember it. Use another name then, or remove the file.
+        """
         self._change(self._node.reset)
         if self._lowest is not self._node:
             self._change(self._lowest.own_counters().clear)

@@ -108,10 +108,6 @@ class RedisLimiter(Limiter):
         """The key in the store."""
         return self._session.key
 
-    def reset(self) -> None:
-        """Raises RuntimeError: other processes share the limit and remember it. Use another name."""
-        self._node.scheduler.reset(0)
-
 
 class RedisBudget(Budget):
     """One budget for all processes that use the same name, through Redis or Valkey.

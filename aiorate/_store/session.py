@@ -16,7 +16,7 @@ from aiorate._schedulers.amounts import count_of
 from aiorate._store.client import client_of
 from aiorate._store.failures import Refusal
 from aiorate._store.script import FORM, MOST_RUNS, pack, read_answer
-from aiorate._store.slots import US
+from aiorate._store.slots import UNKNOWN, US
 from aiorate._store.talk import FLUSH_NS, Sent, Talk
 from aiorate._store.twin import Local
 
@@ -93,7 +93,7 @@ class StoreSession(Talk):
         runs, within = self._wants()
         if runs:
             sent = Sent(self._node.read(), self._node.now(), runs, local.parts, within >= 0)
-            answer = local.ask(self._question(runs, within), runs, sent.at)
+            answer = local.ask(self._question(runs, within), sent.at)
             self._book(answer, sent, sent.now)
             self._refuse(self._over(answer, sent.whole))
 
@@ -272,7 +272,7 @@ class StoreSession(Talk):
             pool.error = self._error(text, failure)
         elif policy == "local" and self._local is None:
             self._local = Local(pool.parts, self._terms.share)
-            pool.levels = [None] * len(pool.parts)
+            pool.levels = [UNKNOWN] * len(pool.parts)
         node.changed()
 
     def _restored(self) -> None:
@@ -310,7 +310,7 @@ class StoreSession(Talk):
         if most_ns >= max(pool.answer_ns, 1) or node.above_on_demand():
             return None
         if self._told_at < node.read() - _FRESH_NS:  # permits may have come back since
-            pool.levels = [None] * len(pool.parts)
+            pool.levels = [UNKNOWN] * len(pool.parts)
         wait = node.wait_for(permits, now)
         lost = not self._open or pool.outage == "wait" or node.held_at is not None or (self._lost is not None and not self._degraded)
         behind = node.line.is_waited_in and not self._once()

@@ -400,6 +400,8 @@ class Limit(Node):
 
     def reset(self) -> None:
         """Everything as new, except the requests in line."""
+        if self.provider.state != "local":
+            raise RuntimeError("reset(): other processes share this limit and remember it. Use another name.")
         self.look_now()
         parts = cast("list[Scheduler]", [self.scheduler])
         for part in parts:  # the list grows meanwhile
