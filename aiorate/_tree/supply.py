@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from aiorate._errors import LimiterClosed
 from aiorate._loops.turn import LOOP_CHECK_NS
-from aiorate._meter import ENDLESS, FAR, PureMeter
+from aiorate._meter import FAR, NO_LINE, PureMeter
 from aiorate._schedulers.interface import NOBODY_KNOWS, claim
 from aiorate._tree.counters import NOTHING, Counters
 from aiorate._tree.line import NOBODY
@@ -39,32 +39,6 @@ _SAME_WAKE_UP_NS = 1_500_000  # the average distance of two wake-ups
 
 SAME = cast("Callable[[Permits], Permits]", int)
 """For a limiter, which takes of the limit above what it takes here: the function that costs least. Of a `Visit` it makes plain permits."""
-
-
-class AskingMeter(PureMeter):
-    """For strategies whose permits lie on no straight line: it asks the scheduler."""
-
-    __slots__ = ("_scheduler",)
-    grabs: int
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        super().__init__()
-        self._scheduler = scheduler
-
-    def grab(self, trying: bool = False, /) -> bool:
-        """Take one permit if the scheduler grants it and the meter is open."""
-        until, check = self.until, self.check
-        checked = ENDLESS if check is None else check.try_until if trying else check.until
-        if not until or not checked or (check is not None and check.thread and check.thread != get_ident()):
-            return False
-        now = self.read()
-        if now >= checked:
-            return False
-        now -= self.offset
-        if now >= until or self._scheduler.take(1, now, None if now < self.since else self.since) > now:
-            return False
-        self.grabs += 1
-        return True
 
 
 class Supply(Timeline):
@@ -123,7 +97,7 @@ class Supply(Timeline):
         """Called with each `Event`."""
         self.provider: Provider = OWN
         own = scheduler._meter
-        self.meter: Meter = AskingMeter(scheduler) if own is None else own
+        self.meter: Meter = PureMeter(ask=scheduler.take) if own is None else own
         """The shortest way to a permit that lies ready.
 
         It is open while there is no line, pause, close or quota of a server, and the loop was seen to run its other tasks. Where both lie
@@ -353,7 +327,7 @@ class Supply(Timeline):
             return
         if self.held_at is not None or self.line.is_waited_in or (self.above is not None and meter.above is None):
             return
-        if threads and (self.read is not monotonic_ns or type(meter) is AskingMeter):
+        if threads and (self.read is not monotonic_ns or meter.numbers == NO_LINE):
             return  # a grab would not be one step
         if not -FAR < self.offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
             return
