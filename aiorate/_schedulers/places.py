@@ -55,9 +55,6 @@ class Places(Scheduler):
             self.holder = None
             self.used = max(0, self.used - 1)
 
-    def charge(self, permits: int, now: int) -> None:
-        """Do nothing: who has used permits takes no place."""
-
     def available(self, now: int) -> int:
         """The free places."""
         self.peek(1, now)
