@@ -36,7 +36,6 @@ class Places(Scheduler):
         self.holder: Callable[[], object | None] | None = None
         """The holder of the only place, if there is just one: a weak reference, since a holder that is collected leaves."""
         self._process = os.getpid()
-        self._receipts = True
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         at = self.peek(permits, now)

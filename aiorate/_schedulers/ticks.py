@@ -48,7 +48,6 @@ class Pacing(Metered):
     def _setup(self, rate: Rate | str | Number, start: int | None) -> None:
         if start is not None:
             check_ns("start", start)
-        self._receipts = True
         self.rate = rate = Rate.of(rate)
         self._unit, self._cost, self._price, self._most, numbers = self._numbers(rate)
         self._line: Meter = PureMeter() if numbers is NO_LINE else Meter(numbers)

@@ -53,7 +53,6 @@ class Stored(Metered):
     def _setup(self, plan: Plan, initial: int, start: int | None) -> None:
         """Hold that many permits at first."""
         self._line: Meter = Meter()
-        self._receipts = True
         self._peaks = self._last = self._latest = None
         self.rate, self._plan, self._line.numbers = plan
         self._over, self._initial = 0, initial
@@ -131,14 +130,13 @@ class Stored(Metered):
             # The clock went back: the most that can have been earned since then does not count yet.
             at = max(since, last - (level - need) * den // (num * unit))
         if at <= now and not asking:
-            if self._receipts:
-                latest, peaks = self._latest, self._peaks
-                joins = latest is not None and latest[0] == now
-                self._latest = (now, latest[1] + permits, latest[2]) if joins else (now, permits, (begun, self._over, self._last))  # type: ignore[index]
-                if not peaks or peaks[-1][0] != now or peaks[-1][1] < level:
-                    self._note_level(now, level)
-            else:
-                self._latest = None  # or an older take at this instant would be undone in its place
+            latest, peaks = self._latest, self._peaks
+            joins = latest is not None and latest[0] == now
+            self._latest = (now, latest[1] + permits, latest[2]) if joins else (now, permits, (begun, self._over, self._last))  # type: ignore[index]
+            if level >= full:
+                self._peaks = [(now if now > last else last, level)]  # as _note_level() leaves it, in less time
+            elif not peaks or peaks[-1][0] != now or peaks[-1][1] < level:
+                self._note_level(now, level)
             self._last, self._over, line.due = last, over, due + spent
         return at
 

@@ -26,7 +26,6 @@ class _Dimension(Scheduler):
 
     def __init__(self, rate: Rate, burst: int | None) -> None:
         self.rate, self.max_permits = rate, burst
-        self._receipts: bool = True
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         return now

@@ -50,7 +50,6 @@ class Pool(Scheduler):
         self._late: int = late
         self._eager: bool = eager
         self.rate = max(parts, key=lambda part: part.rate.period_ns / part.rate.permits).rate if unit else parts[0].rate
-        self._receipts: bool = True
         self.hand: Hand = Hand()
         self._granted: deque[tuple[int, int, int]] = deque()  # the latest grants: when, and when their slots were due and how late
         self._free: int = -MOST_NS  # until when grants were made that nobody counts
@@ -161,8 +160,7 @@ class Pool(Scheduler):
             if (at := run.due) > now and not self._eager:
                 return at
             if at <= now <= at + run.late:
-                if since is not None or self._receipts:  # out of the line: it may come back
-                    self._note(now, at, run.late)
+                self._note(now, at, run.late)
                 self.hand.remove(1)
                 self._counted(1, now)
                 return at

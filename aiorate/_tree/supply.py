@@ -76,7 +76,6 @@ class Supply(Timeline):
     def __init__(self, scheduler: Scheduler, catch_up: int, tree: Tree, name: str | None = None) -> None:
         super().__init__(tree.clock)
         claim("a limiter" if name is None else f"the limiter {name!r}", scheduler)
-        scheduler._receipts = False
         self.scheduler: AnyScheduler = scheduler  # type: ignore[assignment]  # of permits of its kind
         self.permitted: AnyScheduler = self.scheduler
         """Whom to ask for permits: the scheduler or, as long as that holds, what servers said."""
@@ -377,18 +376,15 @@ def _take_none(path: Sequence[tuple[Supply, Permits, int]]) -> None:
 
 
 def make_returnable(path: Sequence[tuple[Supply, Permits, int]], tasks: int = 0) -> None:
-    """The grant may come back, so takes are recorded; ``tasks`` of it, 1 or none, have yet to go on."""
+    """The grant may come back; ``tasks`` of it, 1 or none, have yet to go on."""
     for limit, _, _ in path:
         limit.resuming += tasks
         limit.returnable += 1
-        limit.scheduler._receipts = True
 
 
 def make_final(path: Sequence[tuple[Supply, Permits, int]], tasks: int = 0) -> None:
-    """The grant stands, and its task went on or never will. The last that may come back stops the recording."""
+    """The grant stands, and its task went on or never will."""
     for limit, _, _ in path:
         limit.resuming -= tasks
         if limit.returnable:
             limit.returnable -= 1
-        if not limit.returnable:
-            limit.scheduler._receipts = False
