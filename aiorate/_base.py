@@ -6,18 +6,20 @@ A `Block` is what is entered and left, by ``async with``, ``with``, or a call of
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from contextlib import aclosing
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from aiorate._errors import LimiterClosed, check_count
-from aiorate._options import check_callback, check_options, check_same_scope, check_scope
+from aiorate._options import check_callback, check_options, check_same_scope, kinds_of
 from aiorate._rate import duration_to_ns, ns_to_seconds
-from aiorate._tree.limit import Limit, MaxWaiting
+from aiorate._schedulers.amounts import count_of
+from aiorate._tree.limit import Limit
 from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
     from types import TracebackType
     from typing import ClassVar, Literal, NoReturn
 
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
     from aiorate._statistics import Statistics
-    from aiorate._tree.watch import Totals
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,11 +42,15 @@ T = TypeVar("T")
 class Base:
     """One node of a tree, and the places below it if there is a ``max_concurrency``."""
 
-    __slots__ = ("__weakref__", "_all_places", "_max_waiting", "_meter", "_node", "_places")
+    __slots__ = ("__weakref__", "_all_places", "_lowest", "_meter", "_node")
     _NAME: ClassVar[str]
     """The name of the class, for errors."""
     _blocks: ClassVar[bool] = False
     """Whether synchronous code may wait for it, whatever its scope."""
+    _all_places: tuple[Inside, ...]
+    """Those of what it shares, too."""
+    _lowest: Limit
+    """The limit that is asked on entering, and by those who share it: that of its places, if it has any."""
 
     def __init__(
         self,
@@ -59,34 +64,31 @@ class Base:
         name: str | None,
         on_event: Callable[[Event], object] | None,
         on_wait: Callable[[Waited], object] | None,
-        tree: Tree | None = None,
     ) -> None:
-        if tree is None and (
-            max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None
-        ):
+        if max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None:
             check_options(self._NAME, max_waiting, clock, name, on_event, on_wait)
-        kind = Limit
-        if scope != "loop":
-            check_scope(self._NAME, scope)
-            from aiorate._tree.threads import ThreadLimit, ThreadTree
-
-            kind, tree = ThreadLimit, tree or ThreadTree(clock, precise)
-        # The default by hand: a twelfth of the time that a limiter takes.
+        # The defaults by hand: a twelfth of the time that a limiter takes.
         late = 20_000_000 if catch_up == 0.02 else duration_to_ns(catch_up, f"{self._NAME}(catch_up)")
-        self._node: Limit = kind(scheduler, late, tree or Tree(clock, precise), name)
-        self._node.on_event = on_event
-        self._meter = self._node.meter
-        self._places: Limit | None = None
-        self._all_places: tuple[Inside, ...] = ()  # those of what it shares, too
+        kind, tree = (Limit, Tree) if scope == "loop" else kinds_of(self._NAME, scope)
+        self._begin(kind(scheduler, late, tree(clock, precise), name), on_event)
+        node = self._node
         if max_concurrency is not None:
             from aiorate._inside import Inside
 
             check_count(f"{self._NAME}(max_concurrency)", max_concurrency, ", or None (no bound)", least=1)
-            self._all_places = (Inside(max_concurrency, self._node),)
-            self._places = self._all_places[0].node
-        self._max_waiting = None if max_waiting is None else MaxWaiting(max_waiting, self._node, self._places)
+            self._all_places = (Inside(max_concurrency, node),)
+            self._lowest = self._all_places[0].node
+        if max_waiting is not None:
+            for limit in self._lines:
+                limit.max_waiting = max_waiting, self._lines
         if on_wait is not None:
             self.watch(on_wait)
+
+    def _begin(self, node: Limit, on_event: Callable[[Event], object] | None) -> None:
+        self._node = self._lowest = node
+        self._meter = node.meter
+        self._all_places = ()
+        node.on_event = on_event
 
     # Asking.
 
@@ -97,9 +99,9 @@ class Base:
         return float("inf") if wait is None or node.shut else ns_to_seconds(wait)
 
     @property
-    def _lowest(self) -> Limit:
-        """The limit that is asked on entering, and by those who share it."""
-        return self._places or self._node
+    def _lines(self) -> tuple[Limit, ...]:
+        """Its own, those in whose lines its requests wait."""
+        return (self._node,) if self._lowest is self._node else (self._node, self._lowest)
 
     @property
     def _may_block(self) -> bool:
@@ -152,9 +154,10 @@ class Base:
 
     def _close(self) -> None:
         error = LimiterClosed("acquire(): the limiter was closed while this request was waiting.")
-        for node in (self._places, self._node):
-            if node is not None:
-                node.tree.run(node.close, error)
+        node = self._node
+        node.tree.run(node.close, error)
+        if self._lowest is not node:
+            node.tree.run(self._lowest.fail, error)
 
     # Looking.
 
@@ -171,7 +174,7 @@ class Base:
         """
         from aiorate._statistics import snapshot
 
-        return self._node.tree.run(snapshot, self._node, self._places)
+        return self._node.tree.run(snapshot, *self._lines)
 
     def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
         """Call a function after each wait, with a `Waited`.
@@ -187,26 +190,34 @@ class Base:
 
         return watch_of(self._lowest, self._node).add(on_wait)
 
-    def _totals(self) -> Totals:
-        """What was granted and refused since it was made, and how many wait: for parts of aiorate that are built upon it.
+    def _totals(self) -> Counter[tuple[str, str | None]]:
+        """What was granted and refused since it was made, whatever was reset, and how many wait: for parts of aiorate built upon it.
 
-        May be called in any thread: it reads plain numbers, and changes nothing.
+        May be called in any thread, of any event loop: it reads plain numbers, and changes nothing. A number that changes meanwhile may be
+        read before or after the change.
         """
-        from aiorate._statistics import totals_of
+        node, counters = self._node, self._node.counters
+        kept = counters.past_granted + node.granted - counters.given_back
+        waiting = sum([max(len(each.line), 0) for each in self._lines])
+        totals = Counter[tuple[str, str | None]]({("refusals", None): counters.past_refused + counters.refused, ("waiting", None): waiting})
+        totals.update({("permits", dimension): permits for dimension, permits in self._by_dimension(kept).items()})
+        return totals
 
-        return totals_of(self._node, (), self._places)
+    def _by_dimension(self, permits: Permits) -> Mapping[str | None, int]:
+        return {None: count_of(permits)}
 
     def __repr__(self) -> str:
-        return self._node.tree.read(self._shown)
+        return self._node.tree.read(self._text)
+
+    def _text(self) -> str:
+        """What `repr` says. In a decision, because strategies note what the meter has granted before they say what is left."""
+        node, waiting = self._node, sum([len(each.line) for each in self._lines])
+        state = ", closed" if node.closed else ", stopped" if node.stopped else ", paused" if node.paused else ""
+        return f"<{type(self).__name__}{f' {node.name!r}' if node.name else ''} {self._shown()}, {waiting} waiting{state}>"
 
     def _shown(self) -> str:
-        """What `repr` says. In a decision, because strategies note what the meter has granted before they say what is left."""
+        """The limits."""
         raise NotImplementedError
-
-    @property
-    def _state(self) -> str:
-        node = self._node
-        return ", closed" if node.closed else ", stopped" if node.stopped else ", paused" if node.paused else ""
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {self._NAME} cannot be copied or pickled: the copy would grant the same permits again. Share it.")
@@ -218,9 +229,9 @@ class Base:
 
         The error names ``instead`` as the place for ``max_waiting``.
         """
-        if self._max_waiting is not None:
+        if self._node.max_waiting is not None:
             raise ValueError(
-                f"{what}: what is shared cannot have max_waiting={self._max_waiting.most}; at most one request of each line waits in it."
+                f"{what}: what is shared cannot have max_waiting={self._node.max_waiting[0]}; at most one request of each line waits in it."
                 f" Leave it out, and give max_waiting to {instead}."
             )
         check_same_scope(what, of, process, self._node.tree.threads)
@@ -228,7 +239,7 @@ class Base:
     def _belong(self, shared: Any) -> None:
         """From now on it is that of a key, and shares ``shared`` of the same class, if that is given. Raises ValueError if it cannot."""
         if shared is not None and self._lowest.line.turns is not None:  # they would miss it
-            raise ValueError("others share it already. Have it share this limit first, and the others after that.")
+            raise ValueError("others share it already: make one for each key, which others may share once it shares this limit.")
 
 
 class Block(Generic[T]):
@@ -236,21 +247,12 @@ class Block(Generic[T]):
 
     __slots__ = ()
 
-    def _enter(self) -> Coroutine[Any, Any, T]:
-        """Wait until the block may begin. `_leave` must follow."""
-        raise NotImplementedError
-
-    def _enter_blocking(self) -> T:
-        """As `_enter`, in a thread without an event loop, which it blocks."""
+    def _enter(self, *, blocking: bool = False) -> Coroutine[Any, Any, T]:
+        """Wait until the block may begin. `_leave` must follow. ``blocking``: in a thread without an event loop, and in one step."""
         raise NotImplementedError
 
     def _leave(self, error: BaseException | None = None) -> None:
         """The block has ended, perhaps by that error. Never waits."""
-        raise NotImplementedError
-
-    @property
-    def _may_block(self) -> bool:
-        """Whether synchronous code may enter it."""
         raise NotImplementedError
 
     def __aenter__(self) -> Coroutine[Any, Any, T]:
@@ -263,21 +265,22 @@ class Block(Generic[T]):
 
     def __enter__(self) -> T:
         """Wait in synchronous code, which needs ``scope="process"``."""
-        if not self._may_block:
-            raise RuntimeError(
-                "`with` blocks its thread, and this is for one event loop: write `async with`, or create it with scope='process'."
-            )
-        return self._enter_blocking()
+        entering = self._enter(blocking=True)
+        try:
+            entering.send(None)
+        except StopIteration as entered:
+            return cast("T", entered.value)
+        raise AssertionError  # it did not block
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the block, in any thread."""
         self._leave(error)
 
 
-def limited(block: Block[Any], function: F) -> F:
+def limited(block: Block[Any], function: F, may_block: bool) -> F:
     """The function, with each call inside the block; of a generator, all of its steps. A plain function blocks.
 
-    Raises RuntimeError for a plain function if the block is for one event loop, and TypeError for anything but a function.
+    Raises RuntimeError for a plain function if synchronous code may not wait, and TypeError for anything but a function.
     """
     if inspect.isasyncgenfunction(function):
 
@@ -311,27 +314,23 @@ def limited(block: Block[Any], function: F) -> F:
         return cast("F", call)
     if not callable(function) or isinstance(function, (type, staticmethod)):
         raise TypeError(f"@limiter decorates functions, not {function!r:.80}: put it right above `async def` or `def`.")
-    return _plain(block, function)
-
-
-def _plain(block: Block[Any], function: F) -> F:
-    if not block._may_block:
+    if not may_block:
         raise RuntimeError(
             f"@limiter: {function!r:.80} is a plain function, which would block its thread, and this limiter is for one event loop. Write"
             " `async def`, or create the limiter with scope='process'."
         )
-    if inspect.isgeneratorfunction(function):
+    return _blocking(block, function)
 
-        @wraps(function)
-        def steps(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            with block:
-                return (yield from function(*args, **kwargs))
 
-        return cast("F", steps)
+def _blocking(block: Block[Any], function: F) -> F:
+    @wraps(function)
+    def steps(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        with block:
+            return (yield from function(*args, **kwargs))
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         with block:
             return function(*args, **kwargs)
 
-    return cast("F", call)
+    return cast("F", steps if inspect.isgeneratorfunction(function) else call)

@@ -25,7 +25,7 @@ from aiorate._tree.refusals import Refusals
 from aiorate._tree.supply import make_final, make_returnable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator, Mapping
     from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.interface import Scheduler
     from aiorate._tree.limit import Limit
     from aiorate._tree.node import Taken
-    from aiorate._tree.watch import Totals
 
     OnError = Literal["keep", "refund"]
 
@@ -76,7 +75,7 @@ class Budget(Base):
             share.
     """
 
-    __slots__ = ("_names", "_of_key", "_on_error", "_refusals", "_shared", "_told", "_unnamed")
+    __slots__ = ("_names", "_of_key", "_on_error", "_shared", "_told", "_unnamed")
     _NAME = "Budget"
 
     def __init__(
@@ -108,19 +107,19 @@ class Budget(Base):
             limit._check_as_shared(f"Budget({place})", "budget", scope == "process", "the budgets that share it")
             if limit._all_places:
                 raise ValueError(f"Budget({place}): a Limiter with max_concurrency cannot be a dimension: a reservation takes no place.")
-        scheduler = self._scheduler(own)
+        scheduler = self._scheduler(own, catch_up)
         super().__init__(scheduler, catch_up, max_waiting, None, False, scope, clock, name, on_event, on_wait)
         self._names = scheduler.names
         self._unnamed = dict.fromkeys(self._names, 1)  # the amounts that a reservation takes of dimensions that it leaves out
-        self._refusals = _Refusals(self._node)
+        self._node.refusals = _RESERVE
         self._shared: Budget | Limiter | None = None
         for place, limit in above:
-            self._share(limit, "" if limit is shared else place)
+            self._node.tree.run(self._share, limit, "" if limit is shared else place)
         self._of_key = False
         self._on_error: OnError = on_error
         self._told: set[str] = set()  # dimensions whose estimates were lowered
 
-    def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
+    def _scheduler(self, limits: dict[str, Limits], late: Duration) -> Dimensions:
         """Make the scheduler of the dimensions, which a subclass may keep elsewhere. It takes `Amounts`, in the same order."""
         return Dimensions({place: strategy_of(f"Budget({place})", limit) for place, limit in limits.items()})
 
@@ -129,7 +128,7 @@ class Budget(Base):
         node, names = self._node, shared._names if isinstance(shared, Budget) else (place,)
         up: Callable[[Any], Any] = itemgetter(place) if place else methodcaller("part", names)
         # The node does not hold the budget: a key that nobody holds must be gone at once, for what it shares may go only then.
-        node.tree.run(node.belong, shared._node, up)  # pyright: ignore[reportArgumentType]  # it takes amounts
+        node.belong(shared._node, up)  # pyright: ignore[reportArgumentType]  # it takes amounts
         node.waited_above = methodcaller("waited_above", place)
         self._shared, self._unnamed = shared, {**dict.fromkeys(self._names + names, 1 if place else 0), **self._unnamed}
         self._names = tuple(self._unnamed)
@@ -162,14 +161,6 @@ class Budget(Base):
                     told = Event("clamped", self._node.name, key=place, permits=amount)
                     self._node.tree.post(partial(self._node.tell, told))
         return Lease(self, granted, most_ns, self._on_error if on_error is None else on_error)
-
-    def _enter(self, amounts: Amounts, most_ns: int | None) -> Coroutine[Any, Any, tuple[int, Taken]]:
-        """Wait for the amounts: gives the ns waited, and what was taken. For `Lease`."""
-        return self._node.acquire(amounts, most_ns, self._max_waiting, self._refusals)
-
-    def _enter_blocking(self, amounts: Amounts, most_ns: int | None) -> tuple[int, Taken]:
-        """As `_enter`, in a thread without an event loop, which it blocks. For `Lease`."""
-        return self._node.wait_blocking(amounts, most_ns, self._max_waiting, self._refusals)
 
     def _limit_of(self, feedback: Feedback, quota: Quota) -> tuple[Limit, str | None] | None:
         """The dimension that has the quota's name or unit."""
@@ -232,11 +223,9 @@ class Budget(Base):
 
     # For parts of aiorate that are built upon a budget.
 
-    def _totals(self) -> Totals:
-        """As `Limiter._totals`, with the amounts reserved and kept of each dimension, before they are settled."""
-        from aiorate._statistics import totals_of
-
-        return totals_of(self._node, self.dimensions)
+    def _by_dimension(self, permits: Permits) -> Mapping[str | None, int]:
+        """The amounts that were reserved and kept, before they are settled."""
+        return dict(zip(self._names, permits.of if isinstance(permits, Amounts) else repeat(0), strict=False))
 
     def _belong(self, shared: Budget | None) -> None:
         """From now on it is the budget of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""
@@ -252,12 +241,10 @@ class Budget(Base):
         self._of_key = True
 
     def _shown(self) -> str:
-        name = f" {self._node.name!r}" if self._node.name else ""
         limits: dict[str, object] = {place: limit for place, node, limit in _limits(self._node) if node is self._node}
         if self._shared is not None:
             limits["shared" if isinstance(self._shared, Budget) else self.dimensions[-1]] = self._shared
-        parts = ", ".join(f"{place}={limit!r}" for place, limit in limits.items())
-        return f"<{type(self).__name__}{name} {parts}, {len(self._node.line)} waiting{self._state}>"
+        return ", ".join([f"{place}={limit!r}" for place, limit in limits.items()])
 
 
 class Lease(Block["Lease"]):
@@ -292,36 +279,18 @@ class Lease(Block["Lease"]):
         """How much of each dimension is reserved."""
         return dict(self._amounts)
 
-    async def _enter(self) -> Lease:
-        amounts = self._begin()
+    async def _enter(self, *, blocking: bool = False) -> Lease:
+        if self._state not in ("not entered", "refused"):
+            raise RuntimeError("a lease can be entered only once. Call reserve() again for each call.")
+        self._state, budget = "waiting", self._budget
+        amounts = Amounts(budget._names, tuple(self._amounts.values()))
+        ask = amounts, self._most_ns
         try:
-            return self._has(amounts, *await self._budget._enter(amounts, self._most_ns))
-        except BaseException as error:
-            self._failed(error)
-            raise
-
-    def _enter_blocking(self) -> Lease:
-        amounts = self._begin()
-        try:
-            return self._has(amounts, *self._budget._enter_blocking(amounts, self._most_ns))
+            waited, self._taken = budget._node.wait_blocking(*ask) if blocking else await budget._node.acquire(*ask)
+            budget._node.tree.run(make_returnable, self._taken)  # it is held from now on
         except BaseException as error:  # also one of a signal handler
             self._failed(error)
             raise
-
-    @property
-    def _may_block(self) -> bool:
-        return self._budget._may_block
-
-    def _begin(self) -> Amounts:
-        if self._state not in ("not entered", "refused"):
-            raise RuntimeError("a lease can be entered only once. Call reserve() again for each call.")
-        self._state = "waiting"
-        return Amounts(self._budget._names, tuple(self._amounts.values()))
-
-    def _has(self, amounts: Amounts, waited: int, taken: Taken) -> Lease:
-        """What was taken is held from now on."""
-        self._taken = taken
-        self._budget._node.tree.run(make_returnable, taken)
         self.limited_by = amounts.waited_for if waited else None
         self.waited, self._state = ns_to_seconds(waited), "reserved"
         return self
@@ -332,7 +301,7 @@ class Lease(Block["Lease"]):
         if taken:
             self._budget._node.tree.post(partial(undo, taken, False))
         if isinstance(error, LimiterClosed):
-            raise self._budget._refusals.closed() from None  # of which it may say more
+            raise _RESERVE.closed(self._budget._node) from None  # of which it may say more
 
     def _leave(self, error: BaseException | None = None) -> None:
         """Make the estimate final, or give it back if the block raised and ``on_error`` is ``"refund"``."""
@@ -432,7 +401,7 @@ class KeyedBudget(Keyed[K, Budget]):
 
     def observe(self, key: K, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
         """Apply what a server's response said about a key; see `Budget.observe`. Only that key is paused."""
-        if feedback is not None and not self._closed:
+        if feedback is not None:
             self[key].observe(feedback, jitter=jitter)
 
 
@@ -476,21 +445,17 @@ def _correct(node: Limit, more: Permits, taken: Taken) -> None:
 class _Refusals(Refusals):
     """The errors of `Budget.reserve`, which say for which dimension a call would wait, and which limit is closed."""
 
-    __slots__ = ("_node",)
+    __slots__ = ()
 
-    def __init__(self, node: Limit) -> None:
-        super().__init__("reserve")
-        self._node = node
-
-    def closed(self) -> LimiterClosed:
-        closed: Limit | None = self._node
+    def closed(self, limit: Limit) -> LimiterClosed:
+        closed: Limit | None = limit
         while closed is not None and not closed.closed:
             closed = closed.above
-        what = "the budget" if closed is self._node or closed is None else f"the shared limit {closed.name or ''!r}"
+        what = "the budget" if closed is limit or closed is None else f"the shared limit {closed.name or ''!r}"
         return LimiterClosed(f"reserve(): {what} is closed. Create a new one, or reopen it if it is a Limiter.")
 
-    def reason(self, permits: Permits) -> str:
-        node, place = self._node, ""
+    def reason(self, limit: Limit, permits: Permits) -> str:
+        node, place = limit, ""
         while isinstance(permits, Amounts) and isinstance(dimensions := node.scheduler, Dimensions) and not node.line:
             if node.held_at is not None:
                 return " because it is paused"
@@ -500,6 +465,9 @@ class _Refusals(Refusals):
                 break
             permits, node, place = node.permits_above(permits), node.above, dimensions.limiter
         return f" for {place}" if place else " in line"
+
+
+_RESERVE = _Refusals("reserve")
 
 
 def check_on_error(what: str, on_error: object) -> None:

@@ -29,11 +29,6 @@ class Inside:
         self.node.share(limit)
         self.node.is_places = True
 
-    @staticmethod
-    def visit(permits: int) -> Visit:
-        """The permits of a request that takes a place, too."""
-        return _VISIT if permits == 1 else Visit(permits)
-
     def take_place(self) -> bool:
         """Take a free place that nobody waits for, and no permit yet."""
         return self.node.tree.run(lambda: self.node.first() is None and self.places.take(_VISIT, 0) == 0)

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from contextlib import suppress
 from functools import partial
 from logging import DEBUG, getLogger
-from threading import Condition, RLock, get_ident
+from threading import RLock
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from aiorate._base import Base
-from aiorate._errors import LimiterClosed, check_count, kind_of, shown
+from aiorate._errors import check_count, kind_of, shown
 from aiorate._events import Event, emit
 from aiorate._limiter import Limiter
-from aiorate._options import check_callback, check_options, check_same_scope, check_scope, strategy_of
+from aiorate._options import check_callback, check_options, check_same_scope, kinds_of, strategy_of
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
 from aiorate._tree.fair_queue import Flow
-from aiorate._tree.watch import Totals, Watch, join
+from aiorate._tree.watch import Watch, watch_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from aiorate._options import Limits
     from aiorate._rate import Duration
     from aiorate._tree.limit import Limit
-    from aiorate._tree.tree import Tree
     from aiorate.adaptive import AdaptiveRate
 
 
@@ -46,7 +45,6 @@ _ONE = 1  # compared by identity
 _REMEMBERED = 600 * NS_PER_SECOND  # longer keeps what was found for keys that are rarely used; shorter frees their memory sooner
 _logger = getLogger("aiorate")
 
-_MOST_NESTED = 64  # keys made one inside the other, each for the one before: as many as a chain of limits may have
 _UNUSED = 16_384  # uses of other keys before one goes that was not used meanwhile: so many keys used in turn are not made again and again
 _APART = 32  # uses from one look at the oldest keys to the next
 _MORE = 2  # keys that may go for each use: they shall go faster than they come
@@ -61,6 +59,8 @@ class Keyed(Generic[K, V]):
     """The name of the class, for errors."""
     _WANTED: ClassVar[str]
     """What the factory must return, for errors."""
+    _weight: Callable[[K], object] | None = None
+    """The share of a key."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Keyed(Generic[K, V]):
     ) -> None:
         if not callable(factory):
             raise TypeError(f"{self._NAME}(factory) must be a function of the key that returns {self._WANTED}, not {kind_of(factory)}.")
-        check_scope(self._NAME, scope)
+        self._limit, tree = kinds_of(self._NAME, scope)
         check_count(f"{self._NAME}(max_keys)", max_keys, least=1)
         self._idle = None if idle is None else duration_to_ns(idle, f"{self._NAME}(idle)", "None (keys are kept)")
         check_options(self._NAME, None, None, name, on_event, on_wait)
@@ -84,6 +84,7 @@ class Keyed(Generic[K, V]):
         self._factory = factory
         self._max_keys = max_keys
         self._process = scope == "process"
+        self._tree = tree()  # of all keys without a shared limit, as far as they are made here
         by_key = callable(shared) and not isinstance(shared, (Base, Keyed, type))  # which can be called too, but not with a key
         self._shared_of: Callable[[K], object] | None = cast("Callable[[K], object]", shared) if by_key else None
         self._shared: V | None = None if by_key or shared is None else self._check_shared(f"{self._NAME}(shared)", shared)
@@ -92,19 +93,17 @@ class Keyed(Generic[K, V]):
         self._uses = 0 if self._idle is None else -1  # how often any key was used, or -1: keys go by the clock instead
         self._closed = False
         self._watch: Watch | None = None
+        self._past: Counter[tuple[str, str | None]] = Counter()  # what was counted of keys that are gone
         if on_wait is not None:
             self.watch(on_wait)
 
     # For subclasses.
 
     def _member(self, key: K, made: object, shared: V | None) -> V:
-        """The member that the factory ``made``, and that shares that one. Raises TypeError and ValueError if it cannot be that."""
+        """The member that the factory ``made``. Raises TypeError and ValueError if it is none."""
         if not isinstance(made, self._KIND):
             raise TypeError(f"it must return {self._WANTED}, not {kind_of(made)}.")
-        if made is shared:
-            raise ValueError("it is the limit that is shared: make one for each key.")
         check_same_scope("its scope", self._NAME, self._process, made._node.tree.threads)
-        made._belong(shared)
         return cast("V", made)
 
     def _check_shared(self, what: str, shared: object) -> V:
@@ -118,16 +117,10 @@ class Keyed(Generic[K, V]):
 
     def __getitem__(self, key: K) -> V:
         """Return what is kept for the key, and make it if the key is new. It is not dropped while you hold it."""
-        try:
-            member = self._kept.get(key)
-        except TypeError as error:
-            raise TypeError(
-                f"{self._NAME}: a key must be hashable, such as text or a tuple of texts, not {kind_of(key)} ({error})."
-            ) from error
+        member = self._kept.get(key)
         if member is None:
             member = self._add(key)
-        node = member._node
-        if node.used != self._uses:
+        elif (node := member._node).used != self._uses:
             node.used = node.read() if self._uses < 0 else self._uses
             if self._process:
                 self._move(key)
@@ -194,21 +187,20 @@ class Keyed(Generic[K, V]):
         check_callback("watch(on_wait)", on_wait, "Waited")
         with _lock:
             if self._watch is None:
-                self._watch = Watch(self._name)
+                self._watch = Watch()
                 for key, member in self._kept.items():
                     self._join_watch(key, member)
             return self._watch.add(on_wait)
 
     def _join_watch(self, key: K, member: V) -> None:
         if self._watch is not None:
-            join(self._watch, key, member._node, member._places)
+            watch_of(member._lowest, member._node).add(partial(self._watch.tell_of, key, self._name))
 
-    def _totals(self) -> Totals:
+    def _totals(self) -> Counter[tuple[str, str | None]]:
         """As `Limiter._totals`, the sum of all keys: those that were evicted count if it was watched then."""
-        watch = self._watch
-        total = Totals({}, 0, 0) if watch is None else watch.past  # first: a key that is evicted meanwhile may be missing, and not twice
+        total = self._past.copy()  # first: a key that is evicted meanwhile may be missing, and not twice
         for member in self._members():
-            total += member._totals()
+            total.update(member._totals())
         return total
 
     def _members(self) -> list[V]:
@@ -237,7 +229,8 @@ class Keyed(Generic[K, V]):
         """Drop every key, whatever it owes and whether or not it is in use. For tests."""
         with _lock:
             if self._watch is not None:
-                self._watch.past = sum([member._totals().past for member in self._members()], self._watch.past)
+                self._past = self._totals()
+                del self._past["waiting", None]
             self._kept = OrderedDict()
 
     async def aclose(self) -> None:
@@ -247,78 +240,47 @@ class Keyed(Generic[K, V]):
         for member in self._members():
             await member.aclose()
 
-    # Making. Functions of users run in `_make`, and nowhere else, and no lock is held then.
+    # Making.
 
     def _add(self, key: K) -> V:
-        """The member of a key that was not kept when it was looked up. If another thread is making it, wait for that."""
-        me, mine = get_ident(), (self, key)
-        with _lock:
-            while (maker := _making.get(mine)) is not None:
-                while maker is not None and maker != me:
-                    maker = _making.get(_wanted.get(maker, ()))
-                if maker == me:  # this thread makes it, or the thread that does waits for this one
-                    raise ValueError(
-                        f"{self._NAME}: {key!r} cannot share itself: while it was being made, the factory or shared= asked for it again."
-                    )
-                _wanted[me] = mine
-                try:
-                    _made.wait()
-                finally:
-                    _wanted.pop(me, None)
-            member = self._kept.get(key)
-            if member is not None:
-                return member
-            self._check_open()
-            if len(_making) >= _MOST_NESTED and list(_making.values()).count(me) >= _MOST_NESTED:
-                raise ValueError(
-                    f"{self._NAME}: shared= or the factory leads from key to key, and to {key!r} after {_MOST_NESTED} of them."
-                )
-            _making[mine] = me
-        made: V | None = None
-        try:
-            made = self._make(key)
-            if self._uses < 0 or len(self._kept) >= self._max_keys:  # uses may be rare
-                self._drop_oldest(_MORE, room=1)
-            return made
-        finally:
-            with _lock:
-                _making.pop(mine, None)
-                if _wanted:
-                    _made.notify_all()  # of threads that go on when the lock is free
-                if made is not None:
-                    self._check_open()
-                    self._join_watch(key, made)
-                    self._kept[key] = made
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise LimiterClosed(f"the {self._NAME} is closed, and adds no keys. Create a new one.")
-
-    def _make(self, key: K) -> V:
+        """The member of a new key. Threads that make one at the same time get that of the first. No lock is held in functions of users."""
         if isinstance(key, CoroutineType):  # of which no two are equal: each call would have a full limit
             key.close()  # or Python would also warn that it was never awaited
             raise TypeError(f"{self._NAME}: a coroutine cannot be a key. Await it first: keyed.acquire(await find_user()).")
         shared = self._shared
-        if self._shared_of is not None:
-            given = self._call("shared=", self._shared_of, key)
-            shared = None if given is None else self._check_shared(f"{self._NAME}(shared) for {key!r}", given)
-        made = self._call("the factory", self._factory, key)
+        if self._shared_of is not None and (given := self._shared_of(key)) is not None:
+            shared = self._check_shared(f"{self._NAME}(shared) for {key!r}", given)
+        flow: Flow | None = None
+        if self._weight is not None:
+            weight: Any = self._weight(key)
+            check_count(f"{self._NAME}(weight) for {shown(key)}: what the function returned", weight, least=1)
+            flow = Flow(weight)
+        made = self._factory(key)
         try:
-            return self._member(key, made, shared)
+            member = self._member(key, made, shared)
+            if self._uses < 0 or len(self._kept) >= self._max_keys:  # uses may be rare
+                self._drop_oldest(_MORE, room=1)
+            member = member._node.tree.run(self._keep, key, member, shared, flow)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{self._NAME}: the factory returned {shown(made)} for {key!r}: {error}") from error
+        if self._closed:
+            member._close()
+        return member
 
-    def _call(self, what: str, function: Callable[[K], object], key: K) -> object:
-        """Call a function of the user. A note on its error names the key."""
-        try:
-            made = function(key)
-        except Exception as error:
-            error.add_note(f"{self._NAME}: {what} raised this for the key {key!r}.")
-            raise
-        if isinstance(made, CoroutineType):
-            made.close()  # or Python would also warn that it was never awaited
-            raise TypeError(f"{self._NAME}: {what} for {key!r} must be a plain function. An async one returns a coroutine.")
-        return made
+    def _keep(self, key: K, made: V, shared: V | None, flow: Flow | None) -> V:
+        """Keep what was made, unless another thread was faster. In a decision."""
+        with _lock:
+            member = self._kept.get(key)
+            if member is None:
+                member = made
+                member._belong(shared)
+                member._node.used = member._node.read() if self._uses < 0 else self._uses
+                if flow is not None and member._node.above is not None:
+                    member._node.flow = flow
+                self._join_watch(key, member)
+                if not self._closed:
+                    self._kept[key] = member
+            return member
 
     # Evicting.
 
@@ -357,7 +319,7 @@ class Keyed(Generic[K, V]):
                 self._kept[key] = member
                 return False
             if self._watch is not None:
-                self._watch.past += member._totals().past
+                self._past.update(member._totals())  # nobody waits
         node.dismiss()
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
             node.tree.after(partial(emit, Event("evicted", node.name, key=key), self._on_event))
@@ -373,21 +335,11 @@ _ALONE = _references()
 """What `sys.getrefcount` returns for an object to which one variable refers."""
 _lock = RLock()
 """Held while the keys of any change. It may be taken in a decision, so nobody who holds it asks for one."""
-_made = Condition(_lock)
-"""Told when a key was made."""
-_making: dict[tuple[Any, ...], int] = {}
-"""Keys whose functions are running, and in which thread."""
-_wanted: dict[int, tuple[Any, ...]] = {}
-"""Of threads that wait for a key that another is making: that key, and whose it is."""
 
 
 def _after_fork() -> None:
-    """Threads that were making keys are in the parent."""
-    global _lock, _made
-    _lock = RLock()
-    _made = Condition(_lock)
-    _making.clear()
-    _wanted.clear()
+    global _lock
+    _lock = RLock()  # another thread of the parent may have held it
 
 
 with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
@@ -397,7 +349,7 @@ with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
 class KeyedLimiter(Keyed[K, Limiter]):
     """A limiter for each key: for each host, user or chat.
 
-    Your function returns the limit for a key, and is called the first time the key is seen::
+    Your function returns the limit for a key, and is called the first time the key is seen, if need be by several threads at once::
 
         hosts: KeyedLimiter[str] = KeyedLimiter(lambda host: "2/s")
 
@@ -443,35 +395,20 @@ class KeyedLimiter(Keyed[K, Limiter]):
         if self._owns_shared:
             shared = Limiter(strategy_of("KeyedLimiter(shared)", shared), name="shared", on_event=on_event, scope=scope)
         super().__init__(factory, shared, max_keys, idle, name, on_event, on_wait, scope)
+        self._weight = weight
         if weight is not None and not callable(weight):
             raise TypeError(f"KeyedLimiter(weight) must be a function of the key that returns a whole number, not {kind_of(weight)}.")
         if weight is not None and shared is None:
             raise ValueError("KeyedLimiter(weight): only keys that share a limit have weights, and there is none. Add shared=.")
-        self._weight = weight
-        self._tree: Tree | None = None  # of all keys without a shared limit, as far as they are made here
-
-    def _make(self, key: K) -> Limiter:
-        if self._weight is None:
-            return super()._make(key)
-        weight: Any = self._call("weight=", self._weight, key)
-        check_count(f"KeyedLimiter(weight) for {shown(key)}: what the function returned", weight, least=1)
-        limiter = super()._make(key)
-        if limiter._node.above is not None:
-            limiter._node.flow = Flow(weight)
-        return limiter
 
     def _member(self, key: K, made: object, shared: Limiter | None) -> Limiter:
         if type(made) is not str and isinstance(limiter := getattr(made, "limiter", made), Limiter):  # that of an AdaptiveRate
             if limiter is not made and self._idle is None:
                 self._idle, self._uses = _REMEMBERED, -1
             return super()._member(key, limiter, shared)
-        name, tree = key if isinstance(key, str) else None, self._tree if shared is None else shared._node.tree
-        limiter = Limiter.__new__(Limiter)  # its options are checked
+        limiter, tree = Limiter.__new__(Limiter), self._tree if shared is None else shared._node.tree
         scheduler = strategy_of("Limiter()", made)
-        Base.__init__(limiter, scheduler, 0.02, None, None, False, self.scope, None, name, self._on_event, None, tree)
-        if tree is None:
-            self._tree = limiter._node.tree
-        limiter._belong(shared)
+        limiter._begin(self._limit(scheduler, 20_000_000, tree, key if isinstance(key, str) else None), self._on_event)
         return limiter
 
     # Asking.
@@ -482,11 +419,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         Raises:
             TypeError: The key is not hashable.
         """
-        try:
-            limiter = self[key]
-        except LimiterClosed:
-            await Limiter(1).acquire()  # called again and again, this lets the loop turn too
-            raise
+        limiter = self[key]
         meter = limiter._meter
         if permits is _ONE and max_wait is None and (meter.grab() or (limiter._node.begin() and meter.grab())):  # without another coroutine
             return 0.0
@@ -508,7 +441,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
 
         If nothing is left of a quota named ``global``, such as Discord's over all routes, the shared limit is paused too.
         """
-        if feedback is None or self._closed:
+        if feedback is None:
             return
         from dataclasses import replace
 

@@ -13,6 +13,7 @@ from aiorate._loops.table import starved_here
 from aiorate._options import strategy_of
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
+from aiorate._schedulers.places import Visit
 from aiorate._tree.refusals import ACQUIRE, CLOSED
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from aiorate._loops.loop import Clock
     from aiorate._options import Limits
     from aiorate._rate import Duration, Number
-    from aiorate._schedulers.amounts import Permits
     from aiorate._slots import Slot
     from aiorate._spec import RateSpec
 
@@ -117,9 +117,9 @@ class Limiter(Base, Block[float]):
         node, tree = self._node, self._node.tree
         if tree.threads and permits is _ONE and not starved_here() and self._meter.grab(True):
             return 0.0
-        ticket = node.ask(permits, most_ns, self._max_waiting)
+        ticket = node.ask(permits, most_ns)
         if ticket is None:
-            ticket = await node.ask_again(permits, most_ns, self._max_waiting)
+            ticket = await node.ask_again(permits, most_ns)
         if isinstance(ticket, tuple):
             return 0.0
         loop, waker, decided = tree.loop, node.waker, ticket.done()
@@ -166,45 +166,43 @@ class Limiter(Base, Block[float]):
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
         most_ns = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
-        return self._node.wait_blocking(permits, most_ns, self._max_waiting)[0] / NS_PER_SECOND
+        return self._node.wait_blocking(permits, most_ns)[0] / NS_PER_SECOND
 
     async def __aenter__(self) -> float:
         """Acquire one permit. ``as waited`` gets the seconds spent waiting. With ``max_concurrency``, wait for a free place first."""
-        if not self._all_places and self._meter.grab():
-            return 0.0
-        return await self._enter()
+        if self._all_places:
+            return await self._enter_places(1)
+        return 0.0 if self._meter.grab() else await self.acquire()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Free the place, if there is a ``max_concurrency``. You do not get the permit back: you pay for starting."""
         if self._all_places:
             self._leave()
 
-    def _enter(self, permits: int = 1) -> Coroutine[Any, Any, float]:
+    def _enter(self, permits: int = 1, *, blocking: bool = False) -> Coroutine[Any, Any, float]:
         """Take the permits, and a place if there is a limit of concurrency; gives the seconds waited for both."""
-        return self._enter_places(permits) if self._all_places else self.acquire(permits)
+        if self._all_places:
+            return self._enter_places(permits, blocking)
+        return self._block(permits) if blocking else self.acquire(permits)
 
-    async def _enter_places(self, permits: int) -> float:
-        waited, _ = await self._lowest.acquire(self._visit("acquire()", permits), None, self._max_waiting)
-        return self._hold(waited)
+    async def _block(self, permits: int) -> float:
+        return self.acquire_blocking(permits)
 
-    def _enter_blocking(self, permits: int = 1) -> float:
-        if not self._all_places:
-            return self.acquire_blocking(permits)
-        visit = self._visit("acquire_blocking()", permits)
-        return self._hold(self._lowest.wait_blocking(visit, None, self._max_waiting)[0])
-
-    def _visit(self, call: str, permits: int) -> Permits:
+    async def _enter_places(self, permits: int, blocking: bool = False) -> float:
         if permits is not _ONE:
-            self._check(call, permits)
-        if self._max_waiting is None or self._max_waiting.most:  # else nobody waits
+            self._check("acquire()", permits)
+        lowest = self._lowest
+        if lowest.max_waiting is None or lowest.max_waiting[0]:  # else nobody waits
             for places in self._all_places:
                 places.check_holder()
-        return self._all_places[0].visit(permits)
+        visit = Visit(permits)
+        waited, _ = lowest.wait_blocking(visit) if blocking else await lowest.acquire(visit)
+        self._hold()
+        return waited / NS_PER_SECOND
 
-    def _hold(self, waited: int) -> float:
+    def _hold(self) -> None:
         for places in self._all_places:
             places.hold()
-        return waited / NS_PER_SECOND
 
     def _leave(self, error: BaseException | None = None) -> None:
         for places in self._all_places:
@@ -221,7 +219,7 @@ class Limiter(Base, Block[float]):
         Works on coroutine functions and async generator functions, and keeps their signature and types. With ``scope="process"``, plain
         functions and generator functions work too: they block.
         """
-        return limited(self, function)
+        return limited(self, function, self._may_block)
 
     async def slots(self) -> AsyncGenerator[Slot, None]:
         """Yield one `Slot` after the other at the limiter's rate, for work that should start on schedule.
@@ -234,9 +232,9 @@ class Limiter(Base, Block[float]):
         node, count = self._node, SlotCount(self._node)
         while True:
             since = node.tree.run(count.open)
-            found = node.ask(1, None, self._max_waiting, ACQUIRE, since)
+            found = node.ask(1, None, since)
             if found is None:
-                found = await node.ask_again(1, None, self._max_waiting, ACQUIRE, since)
+                found = await node.ask_again(1, None, since)
             waited, at = (0, found[0]) if isinstance(found, tuple) else (await node.wait(found))[:2]
             yield node.tree.run(count.slot, at, not waited)
 
@@ -281,8 +279,8 @@ class Limiter(Base, Block[float]):
     def reset(self) -> None:
         """Start over: as full as the strategy begins, without debt or pause, with all counters at 0. Callers in the queue stay there."""
         self._change(self._node.reset)
-        if self._places is not None:
-            self._change(self._places.own_counters().clear)
+        if self._lowest is not self._node:
+            self._change(self._lowest.own_counters().clear)
 
     def apply(self, spec: RateSpec | str) -> None:
         """Apply a `RateSpec`, or its text such as ``"12000,1.1,start"``: a rate, a burst ratio and a verb.
@@ -296,8 +294,6 @@ class Limiter(Base, Block[float]):
         if not isinstance(new, RateSpec):
             raise TypeError(f"apply() takes a RateSpec or its text such as '12000,1.1,start', not {type(spec).__name__}.")
         self._change(self._node.apply, new)
-        if self._places is not None and not self._node.closed:
-            self._places.closed = False
 
     # Looking.
 
@@ -339,20 +335,15 @@ class Limiter(Base, Block[float]):
         return self._node.scheduler._bound_when_late(window, largest, self._node.catch_up)
 
     def _shown(self) -> str:
-        node, places = self._node, self._places
-        name = f" {node.name!r}" if node.name else ""
-        inside = "" if places is None else f", {places.scheduler!r}"
-        waiting = len(node.line) + (0 if places is None else len(places.line))
-        return f"<{type(self).__name__}{name} {node.scheduler!r}{inside}, {waiting} waiting{self._state}>"
+        return ", ".join([repr(each.scheduler) for each in self._lines])
 
     def _belong(self, shared: Limiter | None) -> None:
         """From now on it is the limiter of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""
         super()._belong(shared)
-        node, places = self._node, self._places
-        node.tree.run(node.belong, None if shared is None else shared._lowest)
+        node = self._node
+        node.belong(None if shared is None else shared._lowest)
         node.keeps = shared
-        if places is not None:
-            places.tree = node.tree
+        self._lowest.tree = node.tree
         if shared is not None and shared._all_places:
             self._all_places += shared._all_places
             self._lowest.permits_above = node.permits_above = lambda permits: permits  # a visit stays one
@@ -367,19 +358,12 @@ class Weighted(Block[float]):
         self._limiter = limiter
         self._permits = permits
 
-    def _enter(self) -> Coroutine[Any, Any, float]:
-        return self._limiter._enter(self._permits)
-
-    def _enter_blocking(self) -> float:
-        return self._limiter._enter_blocking(self._permits)
+    def _enter(self, *, blocking: bool = False) -> Coroutine[Any, Any, float]:
+        return self._limiter._enter(self._permits, blocking=blocking)
 
     def _leave(self, error: BaseException | None = None) -> None:
         self._limiter._leave()
 
-    @property
-    def _may_block(self) -> bool:
-        return self._limiter._may_block
-
     def __call__(self, function: F) -> F:
         """Decorate a function, as `Limiter.__call__` does: each call acquires the permits first."""
-        return limited(self, function)
+        return limited(self, function, self._limiter._may_block)

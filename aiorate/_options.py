@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from aiorate._errors import called, check_count, kind_of
 from aiorate._loops.loop import Clock
 from aiorate._schedulers.interface import Scheduler
 from aiorate._schedulers.token_pool import PlainPool
+from aiorate._tree.limit import Limit
+from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import TypeGuard
+    from collections.abc import Sequence
 
     from aiorate._rate import Number, Rate
 
     _One = Scheduler | Rate | str | Number
     Limits = _One | Sequence[_One]  # a list or a tuple
-
-
-T = TypeVar("T")
 
 
 def check_options(of: str, max_waiting: object, clock: object, name: object, on_event: object, on_wait: object) -> None:
@@ -36,10 +34,15 @@ def check_options(of: str, max_waiting: object, clock: object, name: object, on_
         check_callback(f"{of}(on_wait)", on_wait, "Waited")
 
 
-def check_scope(of: str, scope: object) -> None:
-    """Raise ValueError, which names the class ``of``, for a scope that is none."""
-    if scope not in ("loop", "process"):
+def kinds_of(of: str, scope: object) -> tuple[type[Limit], type[Tree]]:
+    """What a limit of that scope is made of. Raises ValueError, which names the class ``of``, for a scope that is none."""
+    if scope == "loop":
+        return Limit, Tree
+    if scope != "process":
         raise ValueError(f"{called(f'{of}(scope)', scope)} must be 'loop' or 'process'.")
+    from aiorate._tree.threads import ThreadLimit, ThreadTree
+
+    return ThreadLimit, ThreadTree
 
 
 def check_same_scope(what: str, of: str, process: bool, threads: bool) -> None:
@@ -57,11 +60,6 @@ def check_callback(what: str, function: object, told: str) -> None:
         raise TypeError(f"{what} must be a plain function of an aiorate.{told}, such as print, not {kind_of(function)}.")
 
 
-def is_list(limits: object) -> TypeGuard[Sequence[object]]:
-    """Whether several limits were given: a list or a tuple."""
-    return isinstance(limits, (list, tuple))
-
-
 def strategy_of(call: str, limit: object) -> Scheduler:
     """The strategy of a rate, a strategy, or a list of these.
 
@@ -71,27 +69,11 @@ def strategy_of(call: str, limit: object) -> Scheduler:
         return PlainPool(limit)
     if isinstance(limit, Scheduler):
         return limit
-    if is_list(limit):
+    if isinstance(limit, (list, tuple)):
         from aiorate._schedulers.all_of import AllOf
 
-        return AllOf(*each_of(call, limit, lambda each: strategy_of(call, each)))
+        return AllOf(*[strategy_of(call, each) for each in limit])
     try:
         return PlainPool(limit)  # type: ignore[arg-type]  # which says what is wrong
     except TypeError:
         raise TypeError(f"{call} takes a rate such as '100/s', a strategy, or a list of these, not {kind_of(limit)}.") from None
-
-
-def each_of(call: str, limits: Sequence[object], read: Callable[[object], T]) -> list[T]:
-    """What ``read`` makes of each limit. Raises TypeError or ValueError, for an empty list and for what it refuses."""
-    if not limits:
-        raise ValueError(f"{call} takes one limit, or a list of one or more, such as ['10/s', '500/min'].")
-    made = []
-    for number, limit in enumerate(limits, 1):
-        what = f"{call}: in the list of limits, number {number}"
-        if is_list(limit):
-            raise TypeError(f"{what} is a {kind_of(limit)}. Write one list of rates and strategies.")
-        try:
-            made.append(read(limit))
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{what}: {error}") from error
-    return made

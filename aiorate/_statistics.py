@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiorate._rate import ns_to_seconds
-from aiorate._schedulers.amounts import Amounts, count_of
-from aiorate._tree.watch import Totals
+from aiorate._schedulers.amounts import count_of
 
 if TYPE_CHECKING:
     from aiorate._rate import Rate
@@ -85,21 +84,3 @@ def snapshot(node: Limit, places: Limit | None = None) -> Statistics:
         next_at=next_at,
         state=node.provider.state,
     )
-
-
-def totals_of(node: Limit, dimensions: tuple[str, ...] = (), places: Limit | None = None) -> Totals:
-    """What a limiter, or a budget of these dimensions, has granted and refused. ``places``: the line of requests that wait for a place.
-
-    For meters that are read from any thread. It reads plain numbers and decides nothing, so it neither waits nor moves a limiter to another
-    event loop, as `statistics()` may. A number that changes meanwhile may be read before or after the change.
-    """
-    watch, counters = node.watch, node.counters
-    past = None if watch is None else watch.past  # first: what is added to it was taken off the counters before
-    kept = node.granted - counters.given_back
-    granted: dict[str | None, int] = {None: count_of(kept)}
-    if dimensions:
-        amounts = kept.of if isinstance(kept, Amounts) else (0,) * len(dimensions)
-        granted = dict(zip(dimensions, amounts, strict=False))
-    waiting = max(len(node.line), 0) + (0 if places is None else max(len(places.line), 0))
-    now = Totals(granted, counters.refused, waiting)
-    return now if past is None else past + now

@@ -107,14 +107,10 @@ class AdaptiveRate:
         waited = 0 if took is None else duration_to_ns(took, "throttled(took)")
         self._search.hear(waited, pause, Feedback(429, ns_to_seconds(pause), source="Retry-After") if pause else None)
 
-    def _reading(self) -> int:
-        """The reading of the limiter's clock in ns, from which an adapter measures how long an answer took."""
-        return self._limiter._node.read()
-
     def _heed(self, throttled: bool, feedback: Feedback | None, granted: int) -> None:
         """What an adapter heard, which observes it too: whether the server throttled, what else it said, and the reading at the grant."""
         named = feedback.pause if feedback is not None and feedback.pause is not None else 0
-        self._search.hear(self._reading() - granted, duration_to_ns(named, "heed(pause)") if throttled else None)
+        self._search.hear(self._limiter._node.read() - granted, duration_to_ns(named, "heed(pause)") if throttled else None)
 
     def __repr__(self) -> str:
         search = self._search

@@ -17,24 +17,23 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from aiorate._errors import check_count
-from aiorate.http._way import Limiters, Way, origin
+from aiorate.http._way import Way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable
 
     from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
 
-    from aiorate import Budget, Limiter
     from aiorate._rate import Duration
-    from aiorate.adaptive import AdaptiveRate
+    from aiorate.http._way import Limits
 
-__all__ = ["Limiters", "cost", "middleware"]
+__all__ = ["cost", "middleware"]
 
 _cost: ContextVar[int | None] = ContextVar("aiorate.aiohttp.cost", default=None)
 
 
 def middleware(
-    limiter: Limiter | AdaptiveRate | Limiters | Budget,
+    limiter: Limits,
     key: Callable[[ClientRequest], Hashable] | None = None,
     cost: Callable[[ClientRequest], int] | None = None,
     *,
@@ -45,7 +44,7 @@ def middleware(
 
     The arguments are those of `aiorate.http.hooks`; ``key`` and ``cost`` are functions of aiohttp's request.
     """
-    way = Way("middleware()", limiter, key, cost, max_wait, feedback, _origin)
+    way = Way("middleware()", limiter, key, cost, max_wait, feedback)
 
     async def limit(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
         with await way.enter(request, cost=_cost.get()) as sent:
@@ -68,7 +67,3 @@ def cost(permits: int) -> Generator[None, None, None]:
         yield
     finally:
         _cost.reset(token)
-
-
-def _origin(request: ClientRequest) -> str:
-    return origin(request.url.scheme, request.url.raw_host or "", request.url.port)

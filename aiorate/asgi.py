@@ -131,7 +131,7 @@ def _standing(limiter: Limiter, name: str) -> list[tuple[_Policy, int, int]]:
         name = level.name or "shared"
     for inside in limiter._all_places:
         node, places = inside.node, inside.places
-        name = f"{names[0] if node is limiter._places else (node.above and node.above.name) or 'shared'}-concurrent"
+        name = f"{names[0] if node is limiter._lowest else (node.above and node.above.name) or 'shared'}-concurrent"
         names.append(name)
         left = 0 if node.line.is_waited_in else places.available(0)
         told.append((_policy(name, names.count(name), places.size, 0, 0), left, 0))
@@ -293,7 +293,7 @@ async def _enter_at_once(limiter: Limiter) -> bool:
         elif not limiter.try_acquire():
             return False
         undo.pop_all()
-    limiter._hold(0)
+    limiter._hold()
     return True
 
 

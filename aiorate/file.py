@@ -18,13 +18,14 @@ from aiorate._loops.table import running_loop
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._store.budget import Booked
-from aiorate._store.file import file_of
+from aiorate._store.file import Record
 from aiorate._store.file_session import SLACK_NS, FileSession
 from aiorate._store.options import check_name, limit_of, parts_of
 from aiorate._store.pool import Pool
 
 if TYPE_CHECKING:
     import os
+    from collections import Counter
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any, Literal
 
@@ -36,41 +37,13 @@ if TYPE_CHECKING:
     from aiorate._schedulers.token_bucket import TokenBucket
     from aiorate._spec import RateSpec
     from aiorate._statistics import Statistics
-    from aiorate._store.file import StoreFile
     from aiorate._store.options import OneLimit
-    from aiorate._tree.watch import Totals
+
+    Scope = Literal["loop", "process"]
 
 __all__ = ["FileBudget", "FileLimiter"]
 
 D = TypeVar("D", Limiter, Budget)
-
-
-def _limiter(file: StoreFile, ahead: int, name: str, /, rate: OneLimit | Sequence[OneLimit], burst: int | None, **options: Any) -> Limiter:
-    """A desk of a limiter."""
-    parts, late = parts_of("FileLimiter", rate, burst, ahead), max(SLACK_NS, ahead)
-    kind = "limiter" if parts[0].calendar is None else "window"
-    pool = Pool(parts, kind == "limiter", late, eager=False)
-    limiter = Limiter(pool, catch_up=ns_to_seconds(late), name=name or None, **options)
-    FileSession(file, name, kind, limiter._node, pool, ahead)
-    return limiter
-
-
-class _BudgetDesk(Budget):
-    """A desk of a budget."""
-
-    __slots__ = ("_late",)
-
-    def __init__(self, file: StoreFile, ahead: int, name: str, /, shared: Budget | None, **options: Any) -> None:
-        self._late = max(SLACK_NS, ahead)
-        if isinstance(shared, FileBudget):
-            shared = shared._desk(options["scope"] == "process")
-        super().__init__(shared=shared, catch_up=ns_to_seconds(self._late), name=name or None, **options)
-        booked = self._node.scheduler
-        assert isinstance(booked, Booked)
-        FileSession(file, name, "budget:" + ",".join(booked.names), self._node, booked.pool, 0)
-
-    def _scheduler(self, limits: dict[str, Any]) -> Dimensions:
-        return Booked({name: limit_of(f"FileBudget({name})", limit) for name, limit in limits.items()}, self._late, eager=False)
 
 
 class _Desks(Generic[D]):
@@ -80,12 +53,10 @@ class _Desks(Generic[D]):
 
     _blocks = True
 
-    def __init__(self, desk: Callable[..., D], path: str | os.PathLike[str], name: str, lease: Duration, scope: str) -> None:
-        call = type(self).__name__
-        if name != "":
-            check_name(call, name)
-        self._make: Callable[..., D] = partial(desk, file_of(path), duration_to_ns(lease, f"{call}(lease)"), name)
-        self._first: D = self._make(scope=scope)
+    def _open(self, desk: Callable[[Scope], D], scope: Scope) -> None:
+        """Have a desk that ``desk`` makes for that scope."""
+        self._make: Callable[[Scope], D] = desk
+        self._first: D = desk(scope)
         self._second: dict[None, D] = {}  # empty: nobody has needed it. setdefault() is one step for all threads
         self._thread: dict[None, int] = {}  # that of the first desk; empty: nobody has called yet
 
@@ -98,12 +69,12 @@ class _Desks(Generic[D]):
             return second or first
         if first._node.above is not None:
             raise RuntimeError("with a shared limit it is for one event loop. For threads, create all of them with scope='process'.")
-        second = self._make(scope="process")
-        here, there = first._node.provider, second._node.provider
-        assert isinstance(here, FileSession)
-        assert isinstance(there, FileSession)
-        there.know(here)
-        return self._second.setdefault(None, second)
+        return self._second.setdefault(None, self._make("process"))
+
+    @property
+    def _all(self) -> list[D]:
+        second = self._second.get(None)
+        return [self._first] if second is None else [self._first, second]
 
     def _each(self, call: Callable[[D], object]) -> None:
         """Call it with the desk of this thread, and with the other one: in its event loop, if that runs in another thread."""
@@ -111,31 +82,26 @@ class _Desks(Generic[D]):
         call(here)
         for desk in self._all:
             tree = desk._node.tree
-            if desk is here:
-                continue
-            if tree.loop is None or tree.threads or not tree.loop.running:
-                call(desk)
-            else:
+            if desk is not here and tree.loop is not None and tree.loop.running and not tree.threads:
                 tree.loop.post(partial(call, desk))
-
-    @property
-    def _all(self) -> list[D]:
-        second = self._second.get(None)
-        return [self._first] if second is None else [self._first, second]
+            elif desk is not here:
+                call(desk)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            if name in ("_first", "_make", "_second", "_thread"):  # it is being made
+            if "_thread" not in vars(self):  # it is being made
                 raise AttributeError(name)
             return getattr(self._desk(), name)
 
     def _belong(self, shared: Any) -> None:
         self._desk()._belong(shared)
 
-    def _totals(self) -> Totals:
-        first, *second = [desk._totals() for desk in self._all]
-        return sum(second, first)
+    def _totals(self) -> Counter[tuple[str, str | None]]:
+        total = self._first._totals()
+        for desk in self._second.values():
+            total.update(desk._totals())
+        return total
 
     def statistics(self) -> Statistics:
         """Return a snapshot of the counters, those of this process. The lengths of waits are those of the event loop that calls or,
@@ -144,7 +110,7 @@ class _Desks(Generic[D]):
         found = here.statistics()
         for desk in self._all:
             if desk is not here:
-                counters, waiting = desk._node.counters, found.waiting + desk._totals().waiting
+                counters, waiting = desk._node.counters, found.waiting + desk._totals()["waiting", None]
                 granted = found.granted + count_of(desk._node.granted - counters.given_back)
                 found = replace(found, granted=granted, refused=found.refused + counters.refused, waiting=waiting)
         return found
@@ -210,20 +176,30 @@ class FileLimiter(_Desks[Limiter], Limiter):
         clock: Clock | None = None,
         on_event: Callable[[Event], object] | None = None,
         on_wait: Callable[[Waited], object] | None = None,
-        scope: Literal["loop", "process"] = "loop",
+        scope: Scope = "loop",
     ) -> None:
-        desk = partial(
-            _limiter,
-            rate=rate,
-            burst=burst,
-            max_waiting=max_waiting,
-            max_concurrency=max_concurrency,
-            precise=precise,
-            clock=clock,
-            on_event=on_event,
-            on_wait=on_wait,
-        )
-        _Desks.__init__(self, desk, path, name, lease, scope)
+        ahead = _checked("FileLimiter", name, lease)
+        parts, late = parts_of("FileLimiter", rate, burst, ahead), max(SLACK_NS, ahead)
+        unit = parts[0].calendar is None
+        record = Record(path, name, "limiter" if unit else "window", len(parts), wall=not unit)
+
+        def desk(scope: Scope) -> Limiter:
+            limiter = Limiter(
+                pool := Pool(parts, unit, late),
+                catch_up=ns_to_seconds(late),
+                max_waiting=max_waiting,
+                max_concurrency=max_concurrency,
+                precise=precise,
+                scope=scope,
+                clock=clock,
+                name=name or None,
+                on_event=on_event,
+                on_wait=on_wait,
+            )
+            FileSession(record, limiter._node, pool, ahead)
+            return limiter
+
+        self._open(desk, scope)
 
     def acquire(  # pyright: ignore[reportIncompatibleMethodOverride]  # it returns a coroutine: one await less
         self, permits: int = 1, *, max_wait: Duration | None = None
@@ -239,8 +215,8 @@ class FileLimiter(_Desks[Limiter], Limiter):
         """Wait in synchronous code, in any thread; see `Limiter.acquire_blocking`."""
         return self._desk(blocks=True).acquire_blocking(permits, max_wait=max_wait)
 
-    def _enter_blocking(self, permits: int = 1) -> float:
-        return self._desk(blocks=True)._enter_blocking(permits)
+    def _enter(self, permits: int = 1, *, blocking: bool = False) -> Coroutine[Any, Any, float]:
+        return self._desk(blocking)._enter(permits, blocking=blocking)
 
     def _leave(self, error: BaseException | None = None) -> None:
         self._desk(blocks=running_loop() is None)._leave()
@@ -290,20 +266,31 @@ class FileBudget(_Desks[Budget], Budget):
         clock: Clock | None = None,
         on_event: Callable[[Event], object] | None = None,
         on_wait: Callable[[Waited], object] | None = None,
-        scope: Literal["loop", "process"] = "loop",
+        scope: Scope = "loop",
         **dimensions: TokenBucket | Rate | str | Number,
     ) -> None:
-        desk = partial(
-            _BudgetDesk,
-            shared=shared,
-            on_error=on_error,
-            max_waiting=max_waiting,
-            clock=clock,
-            on_event=on_event,
-            on_wait=on_wait,
-            **dimensions,
-        )
-        _Desks.__init__(self, desk, path, name, lease, scope)
+        late = max(SLACK_NS, _checked("FileBudget", name, lease))
+        limits = {each: limit_of(f"FileBudget({each})", limit) for each, limit in dimensions.items()}
+        record = Record(path, name, "budget:" + ",".join(limits), len(limits))
+
+        def desk(scope: Scope) -> Budget:
+            budget = _BudgetDesk(
+                booked := Booked(limits, late),
+                shared=shared._desk(scope == "process") if isinstance(shared, FileBudget) else shared,
+                on_error=on_error,
+                max_waiting=max_waiting,
+                catch_up=ns_to_seconds(late),
+                clock=clock,
+                name=name or None,
+                on_event=on_event,
+                on_wait=on_wait,
+                scope=scope,
+                **dimensions,
+            )
+            FileSession(record, budget._node, booked.pool, 0)
+            return budget
+
+        self._open(desk, scope)
 
     def reserve(self, *, max_wait: Duration | None = None, on_error: Literal["keep", "refund"] | None = None, **amounts: int) -> Lease:
         """Return a lease of these amounts, for ``async with``, or ``with`` where no event loop runs; see `Budget.reserve`.
@@ -311,3 +298,21 @@ class FileBudget(_Desks[Budget], Budget):
         Entering it raises EngineUnavailable if the file cannot be used.
         """
         return self._desk(blocks=running_loop() is None).reserve(max_wait=max_wait, on_error=on_error, **amounts)
+
+
+class _BudgetDesk(Budget):
+    __slots__ = ("_booked",)
+
+    def __init__(self, booked: Booked, **options: Any) -> None:
+        self._booked = booked
+        super().__init__(**options)
+
+    def _scheduler(self, limits: dict[str, Any], late: Duration) -> Dimensions:
+        return self._booked
+
+
+def _checked(call: str, name: str, lease: Duration) -> int:
+    """The lease in ns. Raises TypeError or ValueError for a name or a lease that cannot be."""
+    if name != "":
+        check_name(call, name)
+    return duration_to_ns(lease, f"{call}(lease)")

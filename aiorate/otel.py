@@ -118,10 +118,11 @@ class _Series:
         """Add to the counts what is new; returns how many wait."""
         totals = limiter._totals()  # of very many keys, without the lock
         with _lock:
-            for key, count in {("refusals", None): totals.refused, **{("permits", each): n for each, n in totals.granted.items()}}.items():
+            waiting = totals.pop(("waiting", None), 0)
+            for key, count in totals.items():
                 self._counts[key] += max(count - counted[key], 0)
                 counted[key] = max(count, counted[key])
-        return totals.waiting
+        return waiting
 
     def _waited(self, uses: list[_Use], waited: Waited) -> None:
         amounts = waited.permits if isinstance(waited.permits, Mapping) else {}

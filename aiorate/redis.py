@@ -12,12 +12,11 @@ from urllib.parse import quote
 from aiorate._budget import Budget
 from aiorate._limiter import Limiter
 from aiorate._loops.table import running_loop
-from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
+from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._store.budget import Booked
 from aiorate._store.options import Terms, limit_of, parts_of
 from aiorate._store.pool import Pool
 from aiorate._store.session import StoreSession
-from aiorate._tree.refusals import ACQUIRE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,13 +24,10 @@ if TYPE_CHECKING:
 
     from aiorate._events import Event, Waited
     from aiorate._loops.loop import Clock
-    from aiorate._options import Limits
     from aiorate._rate import Duration, Number, Rate
-    from aiorate._schedulers.amounts import Amounts
     from aiorate._schedulers.dimensions import Dimensions
     from aiorate._schedulers.token_bucket import TokenBucket
     from aiorate._store.options import OneLimit
-    from aiorate._tree.node import Taken
 
 __all__ = ["RedisBudget", "RedisLimiter"]
 
@@ -105,34 +101,12 @@ class RedisLimiter(Limiter):
             on_wait=on_wait,
             scope=scope,
         )
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, pool, terms, ACQUIRE)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, pool, terms)
 
     @property
     def key(self) -> str:
         """The key in the store."""
         return self._session.key
-
-    async def acquire(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
-        """Wait until it is your turn, and take the permits; see `Limiter.acquire`.
-
-        With ``max_wait=0``, or less than an answer of the store takes, the store is asked once, and grants what is due now.
-        """
-        if (limit := self._asks_once("acquire", permits, max_wait)) is None:
-            return await super().acquire(permits, max_wait=max_wait)
-        return ns_to_seconds((await self._session.take_once(permits, limit))[0])
-
-    def acquire_blocking(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
-        """As `Limiter.acquire_blocking`. A short ``max_wait`` is as in `acquire`: with 0, the store is asked once."""
-        if (limit := self._asks_once("acquire_blocking", permits, max_wait)) is None:
-            return super().acquire_blocking(permits, max_wait=max_wait)
-        return ns_to_seconds(self._session.take_once_blocking(permits, limit)[0])
-
-    def _asks_once(self, call: str, permits: int, max_wait: Duration | None) -> int | None:
-        """The ns that a request may wait for which the store is asked once; None: it stands in line."""
-        if max_wait is None or not self._session.asks_once(limit := duration_to_ns(max_wait, f"{call}(max_wait)", NO_BOUND)):
-            return None
-        self._check(f"{call}()", permits)
-        return limit
 
     def try_acquire(self, permits: int = 1) -> bool:
         """Take the permits if this process has them at hand, without waiting and without asking the store.
@@ -179,7 +153,7 @@ class RedisBudget(Budget):
     The other arguments are those of `Budget`. Durations may be timedeltas.
     """
 
-    __slots__ = ("_booked", "_late", "_limits", "_session")
+    __slots__ = ("_session",)
 
     def __init__(
         self,
@@ -203,8 +177,6 @@ class RedisBudget(Budget):
     ) -> None:
         kind, outage = "budget:" + ",".join(map(quote, dimensions)), (on_unavailable, local_share, grace)
         terms = Terms("RedisBudget", "reserve()", kind, client_or_url, name, scope, horizon, lease, slack, *outage)
-        self._late = terms.late
-        self._limits = {each: limit_of(f"RedisBudget({each})", limit) for each, limit in dimensions.items()}
         super().__init__(
             shared=shared,
             on_error=on_error,
@@ -215,27 +187,16 @@ class RedisBudget(Budget):
             on_event=on_event,
             on_wait=on_wait,
             scope=scope,
-            **dimensions,
+            **{each: limit_of(f"RedisBudget({each})", limit) for each, limit in dimensions.items()},  # type: ignore[arg-type]  # as _scheduler() has them
         )
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, self._booked.pool, terms, self._refusals)
+        booked = self._node.scheduler
+        assert isinstance(booked, Booked)
+        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, booked.pool, terms)
 
-    def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
-        self._booked = Booked(self._limits, self._late)
-        return self._booked
+    def _scheduler(self, limits: dict[str, Any], late: Duration) -> Dimensions:
+        return Booked(limits, duration_to_ns(late, "catch_up"))
 
     @property
     def key(self) -> str:
         """The key in the store."""
         return self._session.key
-
-    async def _enter(self, amounts: Amounts, most_ns: int | None) -> tuple[int, Taken]:
-        """As `Budget._enter`. A ``most_ns`` of 0, or shorter than an answer of the store takes, asks the store once."""
-        if most_ns is None or not self._session.asks_once(most_ns):
-            return await super()._enter(amounts, most_ns)
-        return await self._session.take_once(amounts, most_ns)
-
-    def _enter_blocking(self, amounts: Amounts, most_ns: int | None) -> tuple[int, Taken]:
-        """As `Budget._enter_blocking`. A short ``most_ns`` is as in `_enter`."""
-        if most_ns is None or not self._session.asks_once(most_ns):
-            return super()._enter_blocking(amounts, most_ns)
-        return self._session.take_once_blocking(amounts, most_ns)

@@ -43,8 +43,8 @@ class AsyncioLoop(OneLoop):
             return monotonic_ns  # as uvloop's time() too, which moves in steps of 1 ms (uvloop#359)
         return lambda: round(native.time() * NS_PER_SECOND)
 
-    def __init__(self, native: asyncio.AbstractEventLoop, clock: Clock | None, precise: bool) -> None:
-        super().__init__(native, clock, precise)
+    def __init__(self, native: asyncio.AbstractEventLoop, clock: Clock | None, precise: bool, plain: OneLoop | None) -> None:
+        super().__init__(native, clock, precise, plain)
         self._rounds_up = _is_uvloop(native)
         self.steady = self.monotonic
         self._kernel: KernelTimers | None = None
@@ -96,11 +96,6 @@ class AsyncioLoop(OneLoop):
     def wake(self, signal: asyncio.Future[Any], /) -> None:
         if not signal.done():  # cancelled
             signal.set_result(None)
-
-    def owner(self) -> asyncio.Task[Any] | None:
-        task = current_task(self.native)
-        # A task that was cancelled before, and waits all the same (to clean up): a second cancellation of it cannot be seen.
-        return None if task is None or task.cancelling() else task
 
     def filler(self, decider: Decider, name: str | None) -> Waker:
         from aiorate._loops.filler import Filler

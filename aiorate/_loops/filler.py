@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
     from typing import Literal
 
-    from aiorate._loops.loop import Decider
-    from aiorate._loops.turn import OneLoop
+    from aiorate._loops.loop import Decider, Loop
 
 
 class _OpenLock(asyncio.Lock):
@@ -50,7 +49,7 @@ class _Waiters(list["asyncio.Future[bool]"]):
 
     def append(self, waiter: asyncio.Future[bool], /) -> None:
         """The owner of the ticket begins to wait."""
-        self.ticket.waiter = waiter
+        self.ticket.signal = waiter
 
     def remove(self, waiter: asyncio.Future[bool], /) -> None:
         """It goes on, or was cancelled."""
@@ -59,12 +58,11 @@ class _Waiters(list["asyncio.Future[bool]"]):
 class FillerTicket(OutcomeTicket):
     """A ticket whose owner waits until it is notified."""
 
-    __slots__ = ("filler", "waiter")
+    __slots__ = ("filler",)
 
     def __init__(self) -> None:
         super().__init__()
         self.filler: Filler | None = None  # while its owner is still to be notified
-        self.waiter: asyncio.Future[bool] | None = None
 
     def done(self) -> bool:
         return self.cancelled() if self.outcome is None else self.filler is None
@@ -78,29 +76,27 @@ class FillerTicket(OutcomeTicket):
 class Filler(Waker):
     """Wakes those who wait for one token pool: a task that decides, notifies and sleeps."""
 
-    __slots__ = ("_condition", "_decider", "_label", "_loop", "_seated", "_sleep", "_task", "_timer_fired", "_to_notify", "_waiters")
+    __slots__ = ("_bell", "_condition", "_decider", "_due", "_label", "_loop", "_seated", "_task", "_to_notify", "_waiters")
 
     ticket = FillerTicket  # pyright: ignore[reportAssignmentType]  # called, it makes one
 
-    def __init__(self, decider: Decider, loop: OneLoop, name: str | None) -> None:
+    def __init__(self, decider: Decider, loop: Loop, name: str | None) -> None:
         self._decider: Decider | None = decider
         self._loop = loop
         self._label = f"aiorate-filler:{name}" if name else "aiorate-filler"
         self._condition = asyncio.Condition(_OPEN)
         self._condition._waiters = self._waiters = _Waiters()  # type: ignore[assignment]  # it needs no more of a queue
-        self._timer_fired = False
         self._task: asyncio.Task[None] | None = None
-        self._sleep: asyncio.Future[None] | None = None
+        self._bell: asyncio.Future[None] | None = None  # for which the task sleeps
+        self._due = False  # whether the timer has fired, and the task has yet to decide
         self._seated = 0  # tickets whose owners are still to be notified
         self._to_notify: list[FillerTicket] = []
 
     def wait(self, ticket: FillerTicket, /) -> Awaitable[object]:
         self._seated += 1
-        ticket.filler, ticket.task = self, self._loop.owner()
-        if self._task is None or self._task.done():
+        ticket.filler = self
+        if self._task is None:
             self._start()
-        if ticket.done():  # the filler's task has run already, as it was started eagerly
-            return asyncio.sleep(0)
         self._waiters.ticket = ticket
         return self._condition.wait()
 
@@ -109,12 +105,19 @@ class Filler(Waker):
             self._seated -= 1
             if not self._seated:
                 self._wake_task()
-        ticket.filler = ticket.task = ticket.waiter = None  # the line may keep the ticket for a while, but must not keep the task
+        ticket.filler = ticket.signal = None  # the line may keep the ticket for a while
 
     def notify_later(self, ticket: FillerTicket) -> None:
         """Have the owner notified, in order."""
         self._to_notify.append(ticket)
         self._wake_task()
+
+    def ring(self, decider: Decider) -> None:
+        if self._task is None:
+            decider.look()  # only limits below wait here, which need no notice
+        else:
+            self._due = True
+            self._wake_task()
 
     def retire(self) -> None:
         self._decider = None  # if the loop goes on, the task only notifies the waiters that failed
@@ -125,59 +128,38 @@ class Filler(Waker):
             self._wake_task()
             await asyncio.wait([task])
 
+    def _wake_task(self) -> None:
+        if self._bell is not None and not self._bell.done() and not self._loop.closed:
+            self._bell.set_result(None)
+
     def _start(self) -> None:
-        # In an empty context: the task outlives the caller that starts it.
-        task: asyncio.Task[None] = self._loop.native.create_task(self._run(), name=self._label, context=Context())
-        self._task = task
-        task.add_done_callback(self._ended)
+        # Never eager, so that it has not run before the first ticket waits. In an empty context: it outlives the caller that starts it.
+        self._task = asyncio.Task(self._run(), loop=self._loop.native, name=self._label, context=Context())
+        self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None and self._decider is not None:
+        self._task = None
+        if not task.cancelled() and (error := task.exception()) is not None and self._decider is not None:
             self._decider.fail(error)
-        if self._task is task:
-            self._task = None
-            # Cancelled while waiters depend on it, as asyncio.run() cancels all tasks when it ends: another task goes on.
-            if self._seated and not self._loop.closed:
-                self._start()
-            elif self._timer_fired and not self._loop.closed and self._decider is not None:
-                self._timer_fired = False  # while the task ended, with no owner left to notify
-                self._decider.look()
-
-    def ring(self, decider: Decider) -> None:
-        if self._task is None:
-            decider.look()  # only limits below wait here, which need no notice
-        else:
-            self._timer_fired = True
-            self._wake_task()
-
-    def _wake_task(self) -> None:
-        if self._sleep is not None and not self._sleep.done() and not self._loop.closed:
-            self._sleep.set_result(None)
+        # Cancelled while waiters depend on it, as asyncio.run() cancels all tasks when it ends: another task goes on.
+        if (self._seated or self._due) and self._task is None and not self._loop.closed:
+            self._start()
 
     async def _run(self) -> None:
-        while self._seated:
-            if self._timer_fired and self._decider is not None:
-                self._timer_fired = False
-                self._decider.look()
-            if self._to_notify:
-                self._notify()
-            if self._seated:
-                sleep: asyncio.Future[None] = self._loop.native.create_future()
-                self._sleep = sleep
-                try:
-                    await sleep
-                finally:
-                    self._sleep = None
-            else:
-                await asyncio.sleep(0)  # waiters that were just granted may be back at once, and a new task would cost more
-
-    def _notify(self) -> None:
-        """Wake the owners of decided tickets, in the order of the decisions."""
-        tickets, self._to_notify = self._to_notify, []
-        self._seated -= len(tickets)
-        self._waiters += [ticket.waiter for ticket in tickets if ticket.waiter is not None]
-        for ticket in tickets:
-            ticket.filler = ticket.waiter = None
-        self._condition.notify_all()
-        self._waiters.clear()
+        while self._seated or self._due:
+            bell: asyncio.Future[None] = self._loop.native.create_future()
+            self._bell = bell
+            if self._due:
+                self._due = False
+                if self._decider is not None:
+                    self._decider.look()
+            # Wake the owners of decided tickets, in the order of the decisions.
+            tickets, self._to_notify = self._to_notify, []
+            self._seated -= len(tickets)
+            self._waiters += [ticket.signal for ticket in tickets if ticket.signal is not None]
+            for ticket in tickets:
+                ticket.filler = ticket.signal = None
+            self._condition.notify_all()
+            self._waiters.clear()
+            # Waiters that were just granted may be back at once, and a new task would cost more.
+            await (bell if self._seated else asyncio.sleep(0))

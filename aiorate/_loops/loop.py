@@ -73,9 +73,9 @@ class FutureTicket(Future[Any]):
 
 
 class OutcomeTicket:
-    """The same where its owner awaits something else than a future."""
+    """The same where its owner awaits a signal."""
 
-    __slots__ = ("asked", "epoch", "left", "outcome", "since", "task", "wanted")
+    __slots__ = ("asked", "epoch", "left", "outcome", "signal", "since", "wanted")
     wanted: Any
     since: int
     asked: int
@@ -84,7 +84,7 @@ class OutcomeTicket:
 
     def __init__(self) -> None:
         self.outcome: Any = None
-        self.task: Any = None  # its owner, where others can see whether it is being cancelled
+        self.signal: Any = None
 
     def done(self) -> bool:
         """Whether its owner may go on, which may be later than its `set_result`."""
@@ -92,7 +92,7 @@ class OutcomeTicket:
 
     def cancelled(self) -> bool:
         """Whether its owner is being cancelled, but has not run since."""
-        return self.outcome is None and self.task is not None and self.task.cancelling() > 0
+        return self.outcome is None and isinstance(self.signal, Future) and self.signal.cancelled()
 
     def result(self) -> Any:
         """The outcome. Raises InvalidStateError if it was not decided."""

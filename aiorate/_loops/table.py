@@ -61,7 +61,7 @@ def loop_of(native: object, clock: Clock | None, precise: bool) -> OneLoop:
         loop = _loops.get(id(native))
         if loop is not None and not loop.forked:
             return loop
-    loop = _family_of(native)(native, clock, precise)
+    loop = _family_of(native)(native, clock, precise, None if shared else loop_of(native, None, precise=False))
     if shared:
         _loops[id(native)] = loop
     return loop

@@ -53,8 +53,8 @@ class TrioLoop(OneLoop):
         clock = trio.lowlevel.current_clock()
         return lambda: _whole(clock.current_time())
 
-    def __init__(self, native: Token, clock: Clock | None, precise: bool) -> None:  # trio's timers have no finer grain
-        super().__init__(native, clock, precise)
+    def __init__(self, native: Token, clock: Clock | None, precise: bool, plain: OneLoop | None) -> None:
+        super().__init__(native, clock, precise, plain)
         self._ended: bool = False  # a run shows that it has ended only when something is posted to it
         self._clock = trio.lowlevel.current_clock()
         self.steady = clock is None and type(self._clock).__module__.startswith("trio._core")  # not a MockClock
@@ -110,17 +110,17 @@ class TrioLoop(OneLoop):
 class _Ticket(OutcomeTicket):
     """An outcome, and the event that its owner awaits."""
 
-    __slots__ = ("_event", "_native")
+    __slots__ = ("_native", "task")
 
     def __init__(self, native: Token) -> None:
         super().__init__()
         self._native = native
-        self._event = trio.Event()
+        self.signal: trio.Event = trio.Event()
+        self.task: anyio.TaskInfo | None = None
 
     def wait(self) -> Awaitable[object]:
-        if self.task is None:
-            self.task = anyio.get_current_task()
-        return self._event.wait()
+        self.task = anyio.get_current_task()
+        return self.signal.wait()
 
     def cancelled(self) -> bool:
         return self.outcome is None and self.task is not None and self.task.has_pending_cancellation()
@@ -130,7 +130,7 @@ class _Ticket(OutcomeTicket):
         self.outcome = outcome
         if TrioLoop.running_here(False) is not self._native:  # another run would take the task for one of its tasks
             raise RuntimeError("a waiter can only be woken in its own trio run")
-        self._event.set()
+        self.signal.set()
 
 
 class _Timer:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import OrderedDict, deque
-from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakValueDictionary
 
 from aiorate._loops.loop import MOST, Loop
 from aiorate._meter import FAR
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Awaitable, Callable
 
     from aiorate._loops.loop import Clock, ReadClock
@@ -20,87 +18,18 @@ if TYPE_CHECKING:
 
 LOOP_CHECK_NS = 5_000_000  # two checks within the 10 ms for which callers may keep a loop busy
 FEW = MOST // 8  # so many may always be woken
-_LEAST = 64  # callers let through at least: resuming 64 in vain takes a fiftieth of 10 ms; among fewer, one slow caller would delay all
-_VAIN = 3  # iterations that other callers may use up; then a waiting caller goes on even in a starved loop
-
-
-class _Turn:
-    """The turns of one loop, for all its limiters: a caller that goes from one limiter to the next starves its loop too.
-
-    A caller that finds the loop starved waits here, and each iteration of the loop lets a portion of the callers through, in order of
-    arrival. If the loop is starved again before the whole portion has gone on, the others go back to the front and the next portion is
-    half as large, but no smaller than 64; otherwise it is an eighth larger. So each of a thousand callers waits once, whatever they do
-    between two calls. Used in its loop only. Without callers, it has no task, timer or callback there.
-    """
-
-    __slots__ = ("__weakref__", "_again", "_portion", "_queue", "_read", "_since", "_vain")
-
-    # The limiters of a loop keep its turn, and the last takes it along.
-    _of: ClassVar[WeakValueDictionary[int, _Turn]] = WeakValueDictionary()
-
-    def __init__(self, read: ReadClock) -> None:
-        self._read = read
-        self._queue: OrderedDict[Any, None] = OrderedDict()  # the signals of callers, in order of arrival
-        self._again: dict[Any, None] = {}  # signals of callers that were let through and found the loop starved again
-        self._portion = MOST
-        self._vain = 0  # iterations with such callers since one went on
-        self._since: int | None = None  # the first reading of the clock in this iteration; None: nobody asks when the next one begins
-
-    @classmethod
-    def of(cls, native: object, read: ReadClock) -> _Turn:
-        """The loop's turn, by its own time."""
-        key = id(native)  # not the loop: its tasks may hold the turn, and then neither would be freed
-        return cls._of.get(key) or cls._of.setdefault(key, cls(read))
-
-    def held_for(self, loop: OneLoop) -> int:
-        """Nanoseconds since the loop was last seen running its other tasks; 0 if it was not watched. Watches it from now on."""
-        now = self._read()
-        since = self._since
-        if since is None:
-            since = self._since = now
-            loop.post(partial(self._on_iteration, loop))
-        return now - since  # called in another thread, where a call is about to fail, the loop may have run an iteration meanwhile
-
-    async def wait(self, loop: OneLoop) -> None:
-        """Wait until the loop has run its other tasks, and the callers that came before have gone on."""
-        self.held_for(loop)
-        waiting: dict[Any, None] = self._queue
-        while True:
-            signal = loop.signal()
-            waiting[signal] = None
-            try:
-                await loop.wait(signal)
-            except BaseException:
-                self._queue.pop(signal, None)
-                self._again.pop(signal, None)
-                raise
-            if self.held_for(loop) < LOOP_CHECK_NS or self._vain >= _VAIN:
-                self._vain = 0
-                return
-            waiting = self._again
-
-    def _on_iteration(self, loop: OneLoop) -> None:
-        self._since = None
-        queue, again = self._queue, self._again
-        if again:
-            self._vain += 1
-            self._portion = max(self._portion // 2, _LEAST)
-            for signal in reversed(again):
-                queue[signal] = None
-                queue.move_to_end(signal, last=False)
-            again.clear()
-        else:
-            self._portion = min(self._portion + self._portion // 8 + 1, MOST)
-        for _ in range(min(self._portion, len(queue))):
-            loop.wake(queue.popitem(last=False)[0])
-        if queue:
-            self.held_for(loop)
+_AT_ONCE = 64  # callers let through in one iteration: resuming so many in vain takes a fiftieth of 10 ms
 
 
 class OneLoop(Loop):
-    """What the loops of all families have in common: whether they turn."""
+    """What the loops of all families have in common: whether they turn.
 
-    __slots__ = ("_handed", "_posted", "_turn")
+    A caller that finds the loop starved waits for its turn, whatever limiter it calls. Each iteration of the loop lets some callers
+    through, in order of arrival; those that find the loop starved again keep their places, but the first of them always goes on. Without
+    callers, there is no task, timer or callback in the loop.
+    """
+
+    __slots__ = ("_first", "_handed", "_plain", "_posted", "_queue", "_since")
 
     natives: ClassVar[type]
     """The class of the loops themselves."""
@@ -120,10 +49,12 @@ class OneLoop(Loop):
     def own_time(native: Any) -> ReadClock:
         """Reads that loop's clock."""
 
-    def __init__(self, native: Any, clock: Clock | None, precise: bool) -> None:
-        time = self.own_time(native)
-        super().__init__(native, time, clock)
-        self._turn = _Turn.of(native, time)
+    def __init__(self, native: Any, clock: Clock | None, precise: bool, plain: OneLoop | None) -> None:
+        super().__init__(native, self.own_time(native), clock)
+        self._plain = plain  # the same loop by its own time, which knows whether it turns; None: this one
+        self._queue: OrderedDict[object, Any] = OrderedDict()  # callers in order of arrival, each with its signal
+        self._first: object = None  # of the callers that were let through last
+        self._since: int | None = None  # the first reading of the clock in this iteration; None: nobody asks when the next one begins
         self._handed: deque[Callable[[], object]] = deque()
         self._posted = False
 
@@ -139,10 +70,6 @@ class OneLoop(Loop):
     @abstractmethod
     def wake(self, signal: Any, /) -> None:
         """Let the owner of a signal go on, if it still waits."""
-
-    def owner(self) -> asyncio.Task[Any] | None:
-        """The task that runs here, if any thread can see whether it is being cancelled; otherwise None."""
-        return None
 
     def hand(self, call: Callable[[], object]) -> bool:
         """Have `deliver` make the call. Any thread may ask. Returns whether that has to be posted: however many calls there are, once."""
@@ -168,15 +95,38 @@ class OneLoop(Loop):
         now = self.read()
         if self.manual or now < self.check.until or self.running_here(True) is not self.native:
             return False  # not a task of this loop calls, but perhaps one of a guest of the loop, such as a trio run
-        held_for = self._turn.held_for(self)
+        held_for = (self._plain or self)._held_for()
         until = now - held_for + LOOP_CHECK_NS
         self.check.until = until if -FAR < until < FAR else 0  # a clock of users may read anything
         return held_for >= LOOP_CHECK_NS
 
     def turn(self) -> Awaitable[object]:
-        return self._turn.wait(self)
+        return (self._plain or self)._wait_for_turn()
 
-    @property
-    def most(self) -> int:
-        """Fewer while callers wait for their turn, but an eighth at least: neither they nor the line make others wait for ever."""
-        return FAR if self.manual else max(MOST - len(self._turn._queue), FEW)
+    def _held_for(self) -> int:
+        """Nanoseconds since the loop was last seen running its other tasks; 0 if it was not watched. Watches it from now on."""
+        now = self.read()
+        since = self._since
+        if since is None:
+            since = self._since = now
+            self.post(self._on_iteration)
+        return now - since  # called in another thread, where a call is about to fail, the loop may have run an iteration meanwhile
+
+    async def _wait_for_turn(self) -> None:
+        self._held_for()
+        me = object()
+        try:
+            while True:
+                signal = self._queue[me] = self.signal()
+                await self.wait(signal)
+                if self._first is me or self._held_for() < LOOP_CHECK_NS:
+                    return
+        finally:
+            self._queue.pop(me, None)
+
+    def _on_iteration(self) -> None:
+        self._since, self._first = None, next(iter(self._queue), None)
+        for signal in islice(self._queue.values(), _AT_ONCE):
+            self.wake(signal)
+        if self._queue:
+            self._held_for()

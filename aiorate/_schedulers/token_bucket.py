@@ -100,7 +100,7 @@ class Stored(Metered):
         if line.last is not None or self._last is None:
             self._level(now)
         due: int = line.due  # type: ignore[assignment]  # it has begun
-        last: int = self._last
+        last: int = self._last  # pyright: ignore[reportAssignmentType]  # as above
         over = self._over
         level, straight = last * unit - due + cost, most == full  # whether nothing returns
         if since is None or since > now:

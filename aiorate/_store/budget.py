@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 
 
 class _Dimension(Scheduler):
-    """What a process knows of one dimension of a budget in a store: its rate, and its burst, or None for a rate without one.
+    """One dimension of a budget in a store: its rate, and its burst, or None for a rate without one.
 
-    It grants everything, because the pool grants nothing that was not booked.
+    It grants everything, because the pool grants nothing that was not booked, and has what the store said last.
     """
 
-    __slots__ = ("max_permits", "rate")
+    __slots__ = ("_place", "_pool", "max_permits", "rate")
     books_since: bool = False
 
-    def __init__(self, rate: Rate, burst: int | None) -> None:
+    def __init__(self, pool: Pool, place: int, rate: Rate, burst: int | None) -> None:
+        self._pool, self._place = pool, place
         self.rate, self.max_permits = rate, burst
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
@@ -43,12 +44,18 @@ class _Dimension(Scheduler):
         """Other processes go by the same rate."""
         raise NotImplementedError
 
-    def lag(self, now: int) -> int:
-        return 0
-
     def bound(self, window: int, largest: int = 1) -> int | None:
         """What all processes together reserve at most, less what comes back, but for what they use late."""
         return max(self.max_permits or 0, largest) + self.rate._permits_in(window)
+
+    def available(self, now: int) -> int:
+        return self._standings(now)[0][0]
+
+    def _standings(self, now: int) -> list[tuple[int, int]]:
+        return [self._pool._standings(now)[self._place]]
+
+    def _rested(self, now: int) -> bool:
+        return self._pool._rested(now)
 
     def __repr__(self) -> str:
         return str(Part(self.rate, self.max_permits or 1))
@@ -59,9 +66,9 @@ class Booked(Dimensions):
 
     __slots__ = ("pool",)
 
-    def __init__(self, limits: dict[str, tuple[Rate, int | None]], late: int, eager: bool = True) -> None:
-        super().__init__({name: _Dimension(rate, burst) for name, (rate, burst) in limits.items()})
-        self.pool: Pool = Pool([Part(rate, burst or 1) for rate, burst in limits.values()], False, late, eager)
+    def __init__(self, limits: dict[str, tuple[Rate, int | None]], late: int) -> None:
+        self.pool: Pool = Pool([Part(rate, burst or 1) for rate, burst in limits.values()], False, late)
+        super().__init__({name: _Dimension(self.pool, place, *limits[name]) for place, name in enumerate(limits)})
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
         at = super().peek(permits, now)
@@ -92,26 +99,6 @@ class Booked(Dimensions):
         if any(own):
             self.pool.correct(own, taken)
 
-    def available_of(self, name: str, now: int) -> int:
-        """How much of that dimension lies ready, as the store said last."""
-        return self._standings(now)[self.names.index(name)][0]
-
-    def _standings(self, now: int) -> list[tuple[int, int]]:
-        """Those of the store; of a dimension of which a server said less, that."""
-        levels = zip(self.pool._standings(now), self._permitted, self.members, strict=True)
-        return [level if told is member else min(level, *told._standings(now)) for level, told, member in levels]
-
-    def available(self, now: int) -> int:
-        """The least of the dimensions'."""
-        return min([self.available_of(name, now) for name in self.names])
-
-    def _rested(self, now: int) -> bool:
-        return super()._rested(now) and self.pool._rested(now)
-
     def _shift(self, ns: int) -> None:
         super()._shift(ns)
         self.pool._shift(ns)
-
-    def reset(self, now: int) -> None:
-        """Raises RuntimeError: the store knows of all grants, for all processes."""
-        self.pool.reset(now)

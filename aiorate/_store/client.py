@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from operator import call
@@ -22,51 +23,29 @@ from aiorate._store.store import Store, is_cluster
 from aiorate._tree.deciding import decisions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from aiorate._store.store import Asked
 
 
-_PATIENCE, _LONGEST_CALL = 0.5, 2.0  # seconds without an answer until requests are told, and until the connection is given up
 _TICK = 0.25  # seconds between looks at a call that may hang, and at a task that may be idle
+_PATIENCE = 2  # ticks without an answer until a call is given up
 _IDLE_TICKS = 4
 _MOST = 256  # keys in one call: writing and reading that keeps the loop busy for 10 ms, and the server for 3
 _RETRY, _LONGEST_RETRY = 0.01, 0.25
 
 
 class Session(Protocol):
-    """A limit's talk with the store. All but `run` is called through that, in the client's loop, in any order."""
+    """A limit's talk with the store. Called in decisions, in the client's loop, in any order."""
 
     client: StoreClient | None
     """The one that asks for it; None: none. It is called only by that one."""
 
-    @property
-    def run(self) -> Callable[..., Any]: ...
     def question(self) -> Asked | None: ...
     def answered(self, reply: object) -> None: ...
-    def unreachable(self, cause: BaseException, silent: float | None) -> None: ...
+    def unreachable(self, failure: Unreachable, silent: float) -> None: ...
     def failed(self, error: BaseException) -> None: ...
-
-
-class _Word:
-    """What somebody waits for who closes a limit. Told once, in any thread."""
-
-    def __init__(self, session: Session) -> None:
-        loop = loop_here()
-        assert loop is not None  # a task runs
-        self.session = session
-        self._loop, self._signal = loop, loop.signal()
-
-    def tell(self) -> None:
-        try:
-            self._loop.post(partial(self._loop.wake, self._signal))
-        except (RuntimeError, OSError):  # its loop is closed
-            return
-
-    async def heard(self) -> None:
-        """Wait for it."""
-        await self._loop.wait(self._signal)
 
 
 class StoreClient:
@@ -84,11 +63,11 @@ class StoreClient:
         self._task: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
         self._idle: asyncio.Future[None] | None = None  # what the task awaits while there is nothing to ask
+        self._limit: asyncio.Timeout | None = None  # of the call in flight
         self._ticks: int = 0  # since the call in flight began, or the store was heard last, or since there is nothing to ask
         self._heard: int = 0  # the answers of the store until the last tick
-        self._given_up: bool = False  # whether the call was cancelled, as it takes too long
-        self._leaving: list[_Word] = []  # for those that leave once they have nothing to tell, ...
-        self._left: list[_Word] = []  # ... and for those that have left, the last of which waits for the end of the task
+        self._leaving: dict[Session, list[Callable[[], object]]] = {}  # whom to tell once these have nothing to tell, ...
+        self._left: list[Callable[[], object]] = []  # ... or, after the last of all, once the task is over
         self._retry: float = 0.0
         self._silent: float | None = None  # when the first call began of those without an answer since the last
 
@@ -113,16 +92,23 @@ class StoreClient:
 
     async def detach(self, session: Session) -> None:
         """Forget it, once it has nothing to tell, or cannot. After the last, neither task nor connection is left, nor a thread."""
-        word = _Word(session)
-        self._decide(self._leave, word)
-        await word.heard()
+        loop = loop_here()
+        assert loop is not None  # a task runs
+        signal = loop.signal()
+
+        def tell() -> None:
+            with suppress(RuntimeError, OSError):  # its loop is closed
+                loop.post(partial(loop.wake, signal))
+
+        def leave() -> None:
+            self._leaving.setdefault(session, []).append(tell)
+            self.wake(session)
+
+        self._decide(leave)
+        await loop.wait(signal)
         thread = self._thread  # first: another may start meanwhile
         if thread is not None and not self._runs:
             thread.join()
-
-    def _leave(self, word: _Word) -> None:
-        self._leaving.append(word)
-        self.wake(word.session)
 
     def _start(self) -> None:
         if self._loop is not None:
@@ -138,20 +124,19 @@ class StoreClient:
         self._runs, left, self._left = False, self._left, []
         if self._wanting:  # woken meanwhile
             self._start()
-        for word in left:
-            word.tell()
+        for tell in left:
+            tell()
 
-    def _let_go(self, sessions: list[Session]) -> None:
+    def _let_go(self, sessions: Iterable[Session]) -> None:
         """Of these, those that leave have left."""
-        for word in list(self._leaving):
-            if word.session in sessions:
-                self._leaving.remove(word)
-                self._left.append(word)
-                self._wanting.pop(word.session, None)
-                self._attached.discard(word.session)
+        for session in sessions:
+            if session in self._leaving:
+                self._left += self._leaving.pop(session)
+                self._wanting.pop(session, None)
+                self._attached.discard(session)
         if self._attached:
             while self._left:
-                self._left.pop().tell()
+                self._left.pop()()
 
     # In the loop.
 
@@ -200,64 +185,60 @@ class StoreClient:
     def _questions(self) -> list[Asked]:
         """Those of the sessions that want something, in order."""
         self._asked, questions = [], []
-        for session in self._decide(lambda: list(islice(self._wanting, _MOST))):
+        for session in islice([*self._wanting], _MOST):
             del self._wanting[session]
             question: Asked | None = None
             if session.client is self:  # else it asks in another event loop by now
                 try:
-                    question = session.run(session.question)
+                    question = session.question()
                 except Exception as error:  # of a clock, say: the other sessions go on
-                    session.run(session.failed, error)
+                    session.failed(error)
             if question is None:
-                self._decide(self._let_go, [session])
+                self._let_go([session])
             else:
                 self._asked.append(session)
                 questions.append(question)
         return questions
 
     async def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Make one call."""
-        questions = self._questions()
+        """Make one call. Where there is no answer, ask again a little later."""
+        questions: list[Asked] = self._decide(self._questions)
         if not questions:
             return
-        self._ticks, self._heard, self._given_up, began = 0, self._store.heard, False, loop.time()
+        self._ticks, self._heard, began = 0, self._store.heard, loop.time()
         try:
-            replies = await self._store.ask(questions)
-        except asyncio.CancelledError:
-            if not self._given_up or self._task is None:
-                raise
-            self._task.uncancel()
-            replies = [Unreachable(f"no answer within {_LONGEST_CALL} s")] * len(questions)
-        lost: dict[Session, Unreachable] = {}
-        asked, self._asked = self._asked, []
-        for session, reply in zip(asked, replies, strict=True):
-            try:
-                if isinstance(reply, Unreachable):
-                    raise reply
-                if session.client is self:
-                    session.run(session.answered, reply)
-            except Unreachable as failure:
-                lost[session] = failure
-            except Exception as error:  # which does not concern the others
-                session.run(session.failed, error)
-        self._decide(self._let_go, [session for session in asked if session not in self._wanting or session in lost])
-        if lost:
-            await self._lose(lost, began)
-        else:
+            async with asyncio.timeout(None) as self._limit:
+                replies = await self._store.ask(questions)
+        except TimeoutError:
+            replies = [Unreachable(f"no answer within {_PATIENCE * _TICK} s")] * len(questions)
+        if not self._decide(self._hear, replies, began):
             self._silent, self._retry = None, 0.0
-
-    async def _lose(self, lost: dict[Session, Unreachable], began: float) -> None:
-        """These got no answer to the call that ``began`` then: ask again a little later."""
+            return
         await self._store.close()
-        if self._silent is None:
-            self._silent = began
-        for session, failure in lost.items():
-            if session.client is self and session in self._attached:
-                self._wanting[session] = None
-                session.run(session.unreachable, failure.__cause__ or failure, began - self._silent)
         self._retry = min(max(2 * self._retry, _RETRY), _LONGEST_RETRY)
         if self._wanting:
             await asyncio.sleep(self._retry * uniform(0.5, 1.0))
+
+    def _hear(self, replies: list[object], began: float) -> bool:
+        """The call that began then is over. Returns whether some of its questions have no answer."""
+        lost: dict[Session, None] = {}
+        asked, self._asked = self._asked, []
+        for session, reply in zip(asked, replies, strict=True):
+            if session.client is not self:
+                continue
+            try:
+                if isinstance(reply, Unreachable):
+                    raise reply
+                session.answered(reply)
+            except Unreachable as failure:
+                lost[session] = None
+                self._silent = began if self._silent is None else self._silent
+                session.unreachable(failure, began - self._silent)
+            except Exception as error:  # which does not concern the others
+                session.failed(error)
+        self._let_go([session for session in asked if session not in self._wanting or session in lost])
+        self._wanting.update({session: None for session in lost if session in self._attached})
+        return bool(lost)
 
     def _fail(self, error: BaseException) -> None:
         """The task ends with an error."""
@@ -265,30 +246,25 @@ class StoreClient:
         self._asked, self._wanting = [], {}
         if isinstance(error, asyncio.CancelledError):
             error = RuntimeError("acquire(): the task that asks the store was cancelled")
-        for session in left:
-            session.run(session.failed, error)
-        self._decide(self._let_go, [word.session for word in self._leaving])
+
+        def fail() -> None:
+            for session in left:
+                session.failed(error)
+            self._let_go([*self._leaving])
+
+        self._decide(fail)
 
     def _on_tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._tick = loop.call_later(_TICK, self._on_tick, loop)
         self._ticks += 1
-        if not self._asked or self._task is None:
+        if not self._asked or self._limit is None:
             if self._ticks > _IDLE_TICKS:
                 self._rouse()
-            return
-        heard = self._store.heard
-        if heard > self._heard:  # it is far away, and alive
-            self._heard, self._ticks = heard, 1
+        elif self._store.heard > self._heard:  # it is far away, and alive
+            self._heard, self._ticks = self._store.heard, 1
         # Counted and not read from the clock: an answer to a loop that stood still is there already, and the store was not down.
-        waited = (self._ticks - 1) * _TICK
-        if waited >= _PATIENCE:  # it may still answer, but requests wait only until the end of the grace
-            for session in self._asked:
-                if session.client is self:
-                    session.run(session.unreachable, Unreachable(f"no answer within {_PATIENCE} s"), None)
-            self._decide(self._let_go, self._asked)
-        if waited >= _LONGEST_CALL or not self._attached:
-            self._given_up = True
-            self._task.cancel()
+        elif self._ticks > _PATIENCE or not self._attached:
+            self._limit.reschedule(loop.time())
 
 
 _clients: WeakValueDictionary[tuple[object, ...], StoreClient] = WeakValueDictionary()

@@ -58,9 +58,10 @@ class Busy(Exception):
 class Record:
     """What a limiter knows of its record, which has the numbers of so many dimensions: of windows by the ``wall`` clock, or of rates."""
 
-    __slots__ = ("at", "digest", "heard", "kind", "rest", "size", "told", "wall")
+    __slots__ = ("at", "digest", "file", "heard", "kind", "rest", "size", "told", "wall")
 
-    def __init__(self, name: str, kind: str, dimensions: int, wall: bool) -> None:
+    def __init__(self, path: str | os.PathLike[str], name: str, kind: str, dimensions: int, wall: bool = False) -> None:
+        self.file: StoreFile = file_of(path)
         numbers = dimensions * (OF_WINDOW if wall else OF_RATE)
         if numbers > _MOST_NUMBERS:
             raise ValueError(f"a limit in a file has at most {_MOST_NUMBERS // OF_RATE} rates or dimensions, not {dimensions}.")

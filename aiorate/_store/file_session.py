@@ -12,13 +12,13 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from aiorate._errors import EngineUnavailable
-from aiorate._store.file import Busy, Record
+from aiorate._store.file import Busy
 from aiorate._store.slots import MS, US, Level, Run
 from aiorate._store.talk import FLUSH_NS, Talk
 from aiorate._store.twin import Answering, take_now
 
 if TYPE_CHECKING:
-    from aiorate._store.file import StoreFile, Value
+    from aiorate._store.file import Record, Value
     from aiorate._store.pool import Pool
     from aiorate._store.script import Answer
     from aiorate._store.talk import Runs
@@ -31,17 +31,13 @@ _HORIZON_NS = 20 * MS
 
 
 class FileSession(Talk):
-    """Fills the pool of a node from the record of that ``name``. ``lease`` is in ns."""
+    """Fills the pool of a node from a record. ``lease`` is in ns."""
 
-    def __init__(self, file: StoreFile, name: str, kind: str, node: Limit, pool: Pool, lease: int) -> None:
-        self._file, self._record = file, Record(name, kind, len(pool.parts), pool.calendar is not None)
+    def __init__(self, record: Record, node: Limit, pool: Pool, lease: int) -> None:
+        self._record = record  # of all that use it in this process: what one knows restores the others' if the file is lost
         self._booked: Value | None = None  # the record's value when this limit wrote it last
         super().__init__(node, pool, _HORIZON_NS, lease, SLACK_NS)
         pool.answer_ns = 0
-
-    def know(self, other: FileSession) -> None:
-        """Of the same record: what one knows restores the other's if the file is lost."""
-        self._record = other._record
 
     @property
     def state(self) -> str:
@@ -70,7 +66,7 @@ class FileSession(Talk):
         pool, part = self._pool, self._pool.parts[0]
         decide = partial(take_now, part.every_us, part.burst, n, self._record.told)
         try:
-            answer = self._file.ask(self._record, self._unix(now), decide, patient=True)
+            answer = self._record.file.ask(self._record, self._unix(now), decide, patient=True)
         except Busy:
             return True
         if answer is None:
@@ -78,7 +74,7 @@ class FileSession(Talk):
         granted, ahead = answer
         pool.levels = [Level(now + ceil(ahead * US))]
         if granted:
-            pool.hand.add([Run((1,), n, now, (), (), SLACK_NS)])
+            pool.hand.add(Run((1,), n, SLACK_NS, [(now, 1, 0)]))
         return True
 
     def _ask(self, now: int, runs: Runs, within: float = -1.0, gone: int = 0) -> None:
@@ -94,7 +90,7 @@ class FileSession(Talk):
             return answer, value, keep
 
         try:
-            answer = self._file.ask(record, asked, decide, patient=not node.line.is_waited_in)
+            answer = self._record.file.ask(record, asked, decide, patient=not node.line.is_waited_in)
         except (Busy, EngineUnavailable) as error:
             self._take_back(sent, nothing=True)
             if not isinstance(error, Busy):

@@ -7,7 +7,6 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from aiorate._errors import kind_of
-from aiorate._options import check_scope, each_of, is_list
 from aiorate._rate import Rate, duration_to_ns, exact
 from aiorate._schedulers.calendar_window import CalendarWindow
 from aiorate._schedulers.interface import check_permits
@@ -47,7 +46,6 @@ class Terms:
         share: Number | None,
         grace: Duration,
     ) -> None:
-        check_scope(call, scope)
         check_source(source, alone=scope == "process")
         check_name(call, name)
         self.kind, self.call = kind, method
@@ -95,7 +93,7 @@ def check_name(call: str, name: object) -> None:
 
 def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None, lease: Duration) -> list[Part]:
     """The dimensions of a limiter, which all hold. Raises TypeError and ValueError for anything else, and for a calendar with a lease."""
-    limits: Sequence[object] = limit if is_list(limit) else [limit]
+    limits: Sequence[object] = limit if isinstance(limit, (list, tuple)) else [limit]
     calendar = next((each for each in limits if isinstance(each, CalendarWindow)), None)
     if calendar is not None:
         if len(limits) > 1:
@@ -117,7 +115,9 @@ def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None,
             raise ValueError(f"{call}(burst={burst!r}): {limit!r} has a burst already. Leave burst= out.")
         return Part(rate, own or burst or 1)
 
-    return each_of(f"{call}(rate)", limits, part_of) if is_list(limit) else [part_of(limit)]
+    if not limits:
+        raise ValueError(f"{call}(rate) needs at least one limit, such as ['10/s', '500/min'].")
+    return [part_of(each) for each in limits]
 
 
 def limit_of(what: str, limit: object, burst: int | None = None) -> tuple[Rate, int | None]:

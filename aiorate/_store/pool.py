@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_permits, check_window
-from aiorate._store.slots import MOST_NS, US, Hand, Level, Part, Run, check_memory
+from aiorate._store.slots import MOST_NS, US, Found, Hand, Level, Part, Run, check_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,28 +27,26 @@ if TYPE_CHECKING:
 
 _LOOK_AGAIN_NS = 20_000_000
 _ONE = 1  # compared by identity
-_SINGLE = (1,)
 
 
 class Pool(Scheduler):
     """Slots in hand, in order, and an estimate of when more are due.
 
     ``unit``: its slots are single permits, and a request for several gathers as many. A slot lapses after ``late`` ns, or half of the
-    time that it takes if that is longer. ``eager``: more may be wanted before the last ones are due, since it takes time to get them.
+    time that it takes if that is longer.
     """
 
     rate: Rate
     books_since: bool = False
     _spilled: int = 0
 
-    def __init__(self, parts: Sequence[Part], unit: bool, late: int, eager: bool = True) -> None:
+    def __init__(self, parts: Sequence[Part], unit: bool, late: int) -> None:
         self.parts: tuple[Part, ...] = tuple(parts)
         """Its dimensions; another tuple once a rate is changed."""
         self.calendar: CalendarWindow | None = parts[0].calendar  # of its windows; None: it is paced
         self.max_permits = None if self.calendar is None else parts[0].burst
         self.unit: bool = unit
         self._late: int = late
-        self._eager: bool = eager
         self.rate = max(parts, key=lambda part: part.rate.period_ns / part.rate.permits).rate if unit else parts[0].rate
         self.hand: Hand = Hand()
         self._granted: deque[tuple[int, int, int]] = deque()  # the latest grants: when, and when their slots were due and how late
@@ -68,44 +66,37 @@ class Pool(Scheduler):
         self.asked: bool = False  # whether slots are on their way
         self.look_at: int | None = None  # before that instant the store has nothing for the first in line; None: ask it
         self.asks_below: int = -1  # slots are wanted once a grant leaves so few; -1: only when a request is refused
-        self.answer_ns: int = 1  # how long an answer of the store takes, smoothed; 1: it was not measured
+        self.answer_ns: int = 1  # how long an answer of the store takes, smoothed; 1: it was not measured; 0: it answers at once
         self.patient: bool = False  # whether the first in line keeps its slots while another limit is asked after this one
         self.outage: str = ""  # the policy in force while the store does not answer
         self.error: EngineUnavailable | None = None  # for those who ask meanwhile, if that is "raise"
 
     def need(self, permits: Permits) -> tuple[int, ...]:
         """The amounts of a request, as slots have them."""
-        if isinstance(permits, Amounts):
-            return permits.of[: len(self.parts)]
-        return (int(permits),) * (1 if self.unit else len(self.parts))
+        return permits.of[: len(self.parts)] if isinstance(permits, Amounts) else (permits,) * len(self.parts)
 
     def lacks(self, permits: Permits, now: int) -> bool:
         """Whether there are not enough slots in hand for that request."""
         need = self.need(permits)
-        return any(need) and self.hand.due(need, self._lapsed(need, now))[1] is None
+        return any(need) and self.hand.find(need, self._lapsed(need, now)).last is None
 
     # What the session does.
 
-    def late_of(self, amounts: Sequence[int], place: int | None = None) -> int:
-        """How late such a slot may be used: half of the time that it takes of the dimension that it takes least of, or of that one.
+    def late_of(self, need: Sequence[int], parts: Sequence[Part]) -> int:
+        """How late such a slot may be used: half of the time that it takes of the dimension that it takes least of.
 
         That adds half of it to the bound of each dimension: no two slots in a row are both late.
         """
-        times = [part.time_of(amount) // 2 for part, amount in zip(self.parts, amounts, strict=True) if amount]
-        return max(self._late, (min(times, default=0) if place is None else times[place]))
+        return max(self._late, min([part.time_of(of) // 2 for part, of in zip(parts, need, strict=True) if of], default=0))
 
     def run(self, n: int, place: int, starts: list[float], need: tuple[int, ...], parts: Sequence[Part], now: int) -> Run:
-        """Slots that begin so many us after ``now``: the first of them, and by each rate."""
+        """Slots that begin so many us after ``now``: the first of them, and by each rate. The first waited for ``place``, if not 0."""
         first, *times = [now + ceil(us * US) for us in starts]
-        paced = [(at, of, j) for j, (at, of) in enumerate(zip(times, need, strict=True)) if of]
-        steps = [(parts[j].rate.permits, parts[j].rate.period_ns * of) for _, of, j in paced]
-        slowest = max(paced, key=lambda each: parts[each[2]].time_of(each[1]))[2]
-        if self.unit and len(parts) > 1:  # single permits are as late as those of the rates that rule at the ends
-            ends = [at + parts[j].time_of(n - 1) for at, _, j in paced]
-            late = min([self.late_of(need, ruling) for ruling in {times.index(max(times)), ends.index(max(ends))}])
-        else:
-            late = self.late_of(need)
-        return Run((1,) if self.unit else need, n, first, [at for at, _, _ in paced], steps, late, place - 1, slowest)
+        paces = [(at, part.rate.permits, part.rate.period_ns * of) for at, part, of in zip(times, parts, need, strict=True) if of]
+        costs = [part.time_of(of) for part, of in zip(parts, need, strict=True)]
+        if all(first > at for at, _, _ in paces):
+            paces.append((first, 1, 0))
+        return Run(need, n, self.late_of(need, parts), paces, (place - 1, costs.index(max(costs))))
 
     def clear(self) -> list[Run]:
         """Give up all slots in hand. Returns them."""
@@ -135,7 +126,7 @@ class Pool(Scheduler):
 
     def usable(self, permits: int, now: int) -> int:
         """The number of slots in hand that are of use while the first in line asks for ``permits``."""
-        return self.hand.count - self._lapsed((permits,) * len(self.parts), now)
+        return self.hand.count - self._lapsed(self.need(permits), now)
 
     def unanswered(self) -> None:
         """Nothing is on its way: tell when slots are wanted."""
@@ -150,18 +141,16 @@ class Pool(Scheduler):
     # A request.
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
-        runs = self.hand.runs
-        if permits is _ONE and self.unit and type(now) is int and not self.outage:
-            if not runs:
-                self._refuse(_SINGLE, now)
-            if not runs:
-                return self._look_again(now)
-            run = runs[0]
-            if (at := run.due) > now and not self._eager:
-                return at
-            if at <= now <= at + run.late:
+        hand = self.hand
+        if permits is _ONE and self.unit and type(now) is int:  # as most are
+            if not hand.runs and not self.outage:
+                self._refuse(self.need(1), now)  # which may get some
+                if not hand.runs:
+                    return self._look_again(now)
+            if hand.runs and (run := hand.runs[0]).due <= now <= run.due + run.late:
+                at = run.due
                 self._note(now, at, run.late)
-                self.hand.remove(1)
+                hand.remove(1)
                 self._counted(1, now)
                 return at
         size = _size(permits)
@@ -169,34 +158,39 @@ class Pool(Scheduler):
         need = self.need(permits)
         if not any(need):
             return now
-        at, last = self._find(need, now)
+        at, last, count, rest = self._find(need, now)
         if last is None:
             if self.outage == "open":
                 self._free = now
                 self.spent += size
                 return now
             return self._look_again(now)
-        if last.places and (place := last.places[last.i > 0]) >= 0:
+        if (place := last.places[last.i > 0]) >= 0:
             self.waits_for = place
         if at <= now:
-            self._spend(need, now, at)
+            self._note(now, at if self.unit else min(at, hand.runs[0].due), last.late)
+            hand.remove(count)
+            if any(rest):  # for the next request
+                hand.add(Run(rest, 1, last.late, [(at, 1, 0)]))
             self._counted(size, now)
-        elif self.unit or self.hand.count <= self.asks_below or self.hand.last_due() <= now + self.answer_ns:
+        elif self.answer_ns and (self.unit or hand.count <= self.asks_below or hand.last_due() <= now + self.answer_ns):
             self._refuse(need, now)
         return at
 
-    def _find(self, need: tuple[int, ...], now: int) -> tuple[int, Run | None]:
-        """When the slots in hand for a request are due, and the last run of these; None: there are not enough, and more are wanted."""
-        if lapsed := self._lapsed(need, now):
-            self.hand.remove(lapsed)
-            self._spilled += lapsed * self.rate.period_ns // self.rate.permits if self.unit else 0  # pyright: ignore[reportIncompatibleMethodOverride]
-        found, had = self.hand.due(need, 0), self.hand.count
-        if found[1] is None:
+    def _find(self, need: tuple[int, ...], now: int) -> Found:
+        """The slots in hand for a request, of which those that lapsed are lost. If there are not enough, more are wanted."""
+        for asked in (False, True):
+            if lapsed := self._lapsed(need, now):
+                self.hand.remove(lapsed)
+                self._spilled += lapsed * self.rate.period_ns // self.rate.permits if self.unit else 0  # pyright: ignore[reportIncompatibleMethodOverride]
+            found, had = self.hand.find(need), self.hand.count
+            if asked or found.last is not None:
+                break
             self._refuse(need, now)
             if self.error is not None:
                 raise type(self.error)(*self.error.args) from self.error.__cause__  # one for all would collect the frames of them all
-            if self.hand.count > had:  # answered already: by "local", or by a file
-                found = self.hand.due(need, self._lapsed(need, now))
+            if self.hand.count <= had:  # else it was answered already: by "local", or by a file
+                break
         return found
 
     def _look_again(self, now: int) -> int:
@@ -209,21 +203,21 @@ class Pool(Scheduler):
         need = self.need(permits)
         if not any(need):
             return now
-        if not ahead:
-            # If it is patient, the caller is first in line, and calls take() only once this is due.
-            at, run = self._find(need, now) if self.patient else self.hand.due(need, self._lapsed(need, now))
-            if run is not None:
-                return at
+        before = self.need(ahead) if ahead else (0,) * len(need)
+        together = tuple([own + its for own, its in zip(need, before, strict=True)])
+        # If it is patient, the caller is first in line, and calls take() only once this is due.
+        lapsed = self._lapsed(together, now)
+        at, last, *_ = self._find(need, now) if self.patient and not ahead else self.hand.find(together, lapsed)
+        if last is not None:
+            return at
         if self.outage in ("open", "raise"):
             return now if self.outage == "open" else NOBODY_KNOWS
-        before = self.need(ahead) if ahead else (0,) * len(need)
         if self.unit:
-            together = size + before[0]
-            usable = self.usable(together, now)
-            if ahead and usable >= together:
-                return self.hand.due((together,), self.hand.count - usable)[0]
-            need, before = (size,) * len(self.parts), (max(together - usable, 1) - size,) * len(self.parts)
-        dues = self._dues(need, before, now)
+            together = self.need(max(together[0] - self.hand.count + lapsed, 1))
+        elif self.calendar is None:  # larger amounts are owed
+            together = tuple([min(own, part.burst) + its for own, its, part in zip(need, before, self.parts, strict=True)])
+        levels = zip(self.parts, self.levels, need, together, strict=True)
+        dues = [level.due(part, of, now) if level is not None and own else now for part, level, own, of in levels]
         at = max(now + self.answer_ns, self.look_at or now)
         if max(dues) > at and not self.unit:
             self.waits_for = dues.index(max(dues))
@@ -233,27 +227,13 @@ class Pool(Scheduler):
         self.refused = need
         self.want(now)
 
-    def _spend(self, need: Sequence[int], now: int, at: int) -> None:
-        """Use the next slots. What they have too much is for the next request."""
-        have, earliest, late = [0] * len(need), at, 0
-        while any(own < of for own, of in zip(have, need, strict=True)):
-            run = self.hand.runs[0]
-            count = min(run.needed(have, need), run.left)
-            have = [own + count * of for own, of in zip(have, run.amounts, strict=True)]
-            earliest, late = min(earliest, run.due), run.late
-            self.hand.remove(count)
-        self._note(now, at if self.unit else earliest, late)
-        rest = tuple([own - of for own, of in zip(have, need, strict=True)])
-        if any(rest):
-            self.hand.add([Run(rest, 1, at, (), (), late)])
-
     def _counted(self, size: int, now: int) -> None:
         self.spent += size
         self.refused = None
         if self.hand.count <= self.asks_below:
             self.want(now)
 
-    def _lapsed(self, need: Sequence[int], now: int) -> int:
+    def _lapsed(self, need: tuple[int, ...], now: int) -> int:
         """How many slots, the first in hand, have lapsed for such a request.
 
         A request that gathers slots may use those that lapsed meanwhile, fewer than it needs. So a grant exceeds the slots that have not
@@ -264,7 +244,7 @@ class Pool(Scheduler):
             return lapsed
         if self.unit:
             return max(lapsed - need[0] + 1 - self.patient, 0)
-        at, last = self.hand.due(need, 0)
+        at, last, *_ = self.hand.find(need)
         return 0 if last is None or now <= at + last.late else max(lapsed - self.patient, 0)
 
     def _note(self, now: int, at: int, late: int) -> None:
@@ -282,16 +262,15 @@ class Pool(Scheduler):
         size = _size(permits)
         check_ask("give_back()", size, now, taken)
         amounts = self.need(permits)
-        if taken is not None and self.calendar is None:
-            for instant, at, late in self._granted:
-                if instant == taken and now <= at + late:
-                    unit = self.unit
-                    self.hand.add([Run((1,) if unit else amounts, size if unit else 1, at, (), (), late)])
-                    if not unit:
-                        self.corrected(False)
-                    return
+        for instant, at, late in self._granted if self.calendar is None else ():
+            if instant == taken and now <= at + late:
+                slots, each = (size, self.need(1)) if self.unit else (1, amounts)
+                self.hand.add(Run(each, slots, late, [(at, 1, 0)]))
+                if not self.unit:
+                    self.corrected(False)
+                return
         if taken is None or not self.unit:  # it is a refund, or no slot of a rate
-            self.correct([-size] * len(self.parts) if self.unit else [-of for of in amounts], now if taken is None else taken)
+            self.correct([-of for of in amounts], now if taken is None else taken)
 
     def charge(self, permits: int, now: int) -> None:
         """Have the store take the permits from all processes: they delay what is booked from now on.
@@ -318,9 +297,7 @@ class Pool(Scheduler):
     def _shift(self, ns: int) -> None:
         """Follow a pause: the limiter's time stood still for ``ns``, and the store's did not."""
         for run in self.hand.runs:
-            run.first -= ns
-            run.due -= ns
-            run.starts = [start - ns for start in run.starts]
+            run.shift(ns)
         self.levels = [level and Level(level.full - ns, level.used, level.ends and level.ends - ns) for level in self.levels]
         self.look_at = None if self.look_at is None else self.look_at - ns
 
@@ -329,13 +306,6 @@ class Pool(Scheduler):
         raise RuntimeError("reset(): other processes share this limit and remember it. Use another name.")
 
     # Looking.
-
-    def _dues(self, need: Sequence[int], before: Sequence[int], now: int) -> list[int]:
-        """By each dimension, when a request is due for which there are not enough slots, with others ahead of it that need ``before``."""
-        return [
-            now if level is None or not own else level.due(part, own, ahead, self.unit, now)
-            for own, ahead, part, level in zip(need, before, self.parts, self.levels, strict=True)
-        ]
 
     def _quotas(self) -> list[tuple[int, Rate]]:
         """The burst of each rate, of all processes together."""
@@ -353,7 +323,7 @@ class Pool(Scheduler):
 
     def available(self, now: int) -> int:
         """The number of slots in hand that are due."""
-        return max(self.hand.by(now) - self._lapsed((1,) * len(self.parts), now), 0)
+        return max(self.hand.by(now) - self._lapsed(self.need(1), now), 0)
 
     def lag(self, now: int) -> int:
         """How late (ns) the first slot in hand is."""
@@ -367,13 +337,8 @@ class Pool(Scheduler):
         check_window(window, largest)
         if self.calendar is not None:
             return self.calendar.bound(window, largest)
-        lates = [self.late_of((1,) * len(self.parts), place) for place in range(len(self.parts))]
-        most = min(
-            # A slot that a slower rate delayed may be later than those of a faster one, and there is one at a time.
-            part.burst + part.rate._permits_in(window + late) + (max(lates) > late)
-            for part, late in zip(self.parts, lates, strict=True)
-        )
-        return most + (largest if largest > 1 else 0)
+        late = self.late_of(self.need(1), self.parts)
+        return min([part.burst + part.rate._permits_in(window + late) for part in self.parts]) + (largest if largest > 1 else 0)
 
     def _rested(self, now: int) -> bool:
         """Whether nothing is in hand, on its way, or to be told."""

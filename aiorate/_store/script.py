@@ -16,12 +16,13 @@ depends on what the clock says, only on how far it moves; edges of windows are a
   of ``share`` permits, until ``hold``.
 
 The number in the first word is the version. Change it whenever the value changes in any way: a release that meets another number leaves
-the value alone and answers ``VERSION``, which is a refusal.
+the value alone, and answers with an error.
 """
 
 from __future__ import annotations
 
 from hashlib import sha1
+from itertools import chain
 from struct import pack as pack_numbers
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -52,137 +53,114 @@ local max, min, floor = math.max, math.min, math.floor
 local w = {struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
 w[#w] = nil -- where it stopped
 local pause, horizon, reach, within, age, client, oldest, took, seat, gone, margin, dims = unpack(w, 1, 12)
-local size, every, burst, more, at = 8, {}, {}, {}, {}
-for j = 1, dims do
-  local o = 5 + 7 * j
-  every[j], burst[j], more[j], at[j] = w[o + 1], w[o + 2], w[o + 3], size
-  size = size + (every[j] > 0 and 2 or 8)
-end
-
-local ours = string.match(ARGV[2], '^%S+ (%S+)')
+local ours, size = string.match(ARGV[2], '^%S+ (%S+)'), 8
+for j = 1, dims do size = size + (w[6 + 7 * j] > 0 and 2 or 8) end
 
 -- The numbers of a value; nil if it is none.
 local function read(text)
-  local form, kind, rest = string.match(text, '^(%S+) (%S+) (.+)$')
-  if form ~= 'aiorate/2' or kind ~= ours then return nil end
+  local kind, rest = string.match(text or '', '^aiorate/2 (%S+) (.+)$')
   local value = {}
-  for word in string.gmatch(rest, '%S+') do
+  for word in string.gmatch(kind == ours and rest or '', '%S+') do
     local number = tonumber(word) or 1e18
-    if not (number > -1e18 and number < 1e18) then return nil end
-    value[#value + 1] = number
+    value[#value + 1] = number > -1e18 and number < 1e18 and number or nil
   end
   return #value == size and value or nil
 end
 
 local text = redis.call('GET', KEYS[1])
-local kept = text and read(text)
+local kept = read(text)
 if text and not kept then
-  local form = string.match(text, '^aiorate/%S*')
-  if form and form ~= 'aiorate/2' then
-    return redis.error_reply('VERSION the key ' .. KEYS[1] .. ' was written as ' .. form .. '; this release reads aiorate/2')
-  end
-  return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. ' has another kind of limit, or something else')
+  local holds = string.match(text, '^aiorate/%S* %S+') or string.match(text, '^aiorate/%S*') or 'something else'
+  return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. ' holds ' .. holds .. ', and no sound aiorate/2 ' .. ours)
 end
 local told = ARGV[2] ~= text and read(ARGV[2]) or nil
 if told and kept and told[1] == kept[1] and told[8] <= kept[8] then told = nil end
 local tail = gone == 0 or text == ARGV[2]
--- A clock that went back has not moved.
-local passed = kept and max(0, now - kept[2]) or 0
-local life, hush, claim, lasts, latest, near = now, 0, 0, 0, 0, took
-if kept then
-  life, hush, claim, lasts, latest = kept[1], kept[3] - passed, kept[4], kept[5] - passed, max(kept[6] - passed, 0)
-  near = kept[7]
-  if took >= 0 then near = near < 0 and took or min(took, near + passed / 4) end
-end
+local life, written, hush, claim, lasts, latest, near, count = unpack(kept or {now, now, 0, 0, 0, 0, took, 0})
+local passed = max(0, now - written) -- a clock that went back has not moved
 -- Nothing accrues before a pause is over, but a debt is paid.
-local still = kept and kept[3] > 0 and min(hush, 0) or -1e18
+local still = hush > 0 and min(hush - passed, 0) or -1e18
+hush, lasts, latest = hush - passed, lasts - passed, max(latest - passed, 0)
+if took >= 0 then near = near < 0 and took or min(took, near + passed / 4) end
 if told then hush, latest = max(hush, told[3] - age), max(latest, told[6] - age) end
 if pause >= 0 then hush = pause > 0 and max(hush, pause) or 0 end
 hush = min(max(hush, 0), 1e16)
 if lasts <= 0 then claim, lasts = 0, 0 end
--- Where something comes back, what a dimension lost because another one delayed the bookings may be made up for within so long.
-local lag = 0
-for j = 1, dims do
-  if more[j] < 0 and reach < 1e16 then lag = min(horizon, 25000) end
-end
 -- A process far from the store has to book further ahead, but not so far that those near it have nothing left.
-local trip = max(took, 0)
-if near >= 0 then horizon = math.sqrt(max(horizon, near) * max(horizon, trip)) else horizon = max(horizon, trip) end
+local trip, asked = max(took, 0), horizon
+horizon = max(horizon, trip)
+if near >= 0 then horizon = math.sqrt(max(asked, near) * horizon) end
 
-local ahead, full = {}, {}
-local used, began, ends, seats, patience, due, hold, share = {}, {}, {}, {}, {}, {}, {}, {}
+local every, burst, states, at, lag = {}, {}, {}, 8, 0
 for j = 1, dims do
-  local o, a = at[j], 0
+  local e = 5 + 7 * j
+  local more = w[e + 3]
+  every[j], burst[j] = w[e + 1], w[e + 2]
   if every[j] > 0 then
-    full[j] = 0
+    local ahead, full = 0, 0
     if kept then
-      a, full[j] = kept[o + 1] - passed, kept[o + 2] - passed
-      a = max(a, min(kept[o + 1], (burst[j] - 1) * every[j]) + still)
+      ahead, full = max(kept[at + 1] - passed, min(kept[at + 1], (burst[j] - 1) * every[j]) + still), kept[at + 2] - passed
     end
-    if told and told[o + 1] - age > a then a = told[o + 1] - age + (kept and 0 or horizon) end
-    if a <= 0 then a, full[j] = 0, 0 end
-    if more[j] > 0 then a = a + more[j] * every[j] end
-    if more[j] < 0 and -oldest >= full[j] and tail then a = max(a + more[j] * every[j], 0) end
-    ahead[j] = min(a, 1e16)
+    if told and told[at + 1] - age > ahead then ahead = told[at + 1] - age + (kept and 0 or horizon) end
+    if ahead <= 0 then ahead, full = 0, 0 end
+    if more > 0 then ahead = ahead + more * every[j] end
+    if more < 0 and -oldest >= full and tail then ahead = max(ahead + more * every[j], 0) end
+    -- Where something comes back, what a dimension lost because another one delayed the bookings may be made up for within so long.
+    if more < 0 and reach < 1e16 then lag = min(asked, 25000) end
+    states[j], at = {min(ahead, 1e16), full}, at + 2
   else
-    local e, to, from = 9 + 7 * j, nil, nil
-    for i = e + 3, e + 1, -1 do
+    local to, from
+    for i = e + 7, e + 5, -1 do
       if w[i] > now then to, from = w[i], w[i - 1] end
     end
     if not to or from > now then return redis.status_reply(string.format('%.0f; clock', now)) end
-    used[j], began[j], ends[j], seats[j], patience[j], due[j], hold[j], share[j] = 0, from, to, 0, 0, 0, 0, 0
-    if kept and kept[o + 3] > now and kept[o + 3] <= w[e + 3] + (to - from) then
-      used[j], began[j], ends[j], seats[j], patience[j], due[j], hold[j], share[j] = unpack(kept, o + 1, o + 8)
-    elseif kept and kept[o + 3] > now then -- the clock was years ahead, say
-      used[j] = kept[o + 1]
+    local s, ended = {0, from, to, 0, 0, 0, 0, 0}, kept and kept[at + 3] or 0
+    if ended > now and ended <= w[e + 7] + (to - from) then
+      s = {unpack(kept, at + 1, at + 8)}
+    elseif ended > now then -- the clock was years ahead, say
+      s[1] = kept[at + 1]
     elseif kept then
-      used[j] = max(0, kept[o + 1] - burst[j] * max(1, floor((to - kept[o + 3]) / (to - from) + 0.5)))
-      if kept[o + 3] == from then
-        due[j], hold[j], share[j] = kept[o + 4], from + kept[o + 5], floor(burst[j] / max(kept[o + 4], 1))
-      end
-    elseif told and told[o + 3] > now then -- all is lost: nothing is granted until the others have told what they know
-      due[j], hold[j], share[j] = 1, now + 1000000, burst[j]
+      s[1] = max(0, kept[at + 1] - burst[j] * max(1, floor((to - ended) / (to - from) + 0.5)))
+      if ended == from then s[6], s[7], s[8] = kept[at + 4], from + kept[at + 5], floor(burst[j] / max(kept[at + 4], 1)) end
+    elseif told and told[at + 3] > now then -- all is lost: nothing is granted until the others have told what they know
+      s[6], s[7], s[8] = 1, now + 1000000, burst[j]
     end
-    if told and told[o + 3] == ends[j] then used[j] = max(used[j], told[o + 1]) end
-    if more[j] > 0 then used[j] = min(used[j] + more[j], 1e16) end
-    if more[j] < 0 and now - oldest >= began[j] then used[j] = max(0, used[j] + more[j]) end
-    if seat == began[j] and due[j] > 0 then due[j], seat = due[j] - 1, 0 end
+    if told and told[at + 3] == s[3] then s[1] = max(s[1], told[at + 1]) end
+    if more > 0 then s[1] = min(s[1] + more, 1e16) end
+    if more < 0 and now - oldest >= s[2] then s[1] = max(0, s[1] + more) end
+    if seat == s[2] and s[6] > 0 then s[6], seat = s[6] - 1, 0 end
+    states[j], at = s, at + 8
   end
 end
 
-local begin, out, i, wait, place, room = 0, {}, 12 + 7 * dims + 1, 0, 0, {}
+local begin, out, i, wait, place, room = 0, {}, 13 + 7 * dims, 0, 0, {}
 while w[i] do
   local want, first, n, step, slack, start = w[i], max(begin, hush), w[i], {}, {}, {}
   place = 0
   for j = 1, dims do
-    local a = w[i + j]
-    if every[j] > 0 then
-      step[j], slack[j] = a * every[j], (burst[j] - min(a, burst[j])) * every[j]
-      if a > 0 and ahead[j] - slack[j] > first then first, place = ahead[j] - slack[j], j end
-    end
+    step[j], slack[j] = w[i + j] * every[j], (burst[j] - min(w[i + j], burst[j])) * every[j]
+    if step[j] > 0 and states[j][1] - slack[j] > first then first, place = states[j][1] - slack[j], j end
   end
   if hush > 0 then n, wait = 0, max(wait, first) end
   for j = 1, dims do
-    local a = w[i + j]
-    if step[j] then
-      start[j] = max(ahead[j], first - lag) - slack[j]
-      if a > 0 and within >= 0 then
-        local last = start[j] + (want - 1) * step[j]
-        if last > within then n, wait = 0, max(wait, last) end
-      elseif a > 0 then
-        room[j] = room[j] or first > 0 and horizon * min(1, horizon / first) or max(horizon, step[j]) - start[j]
-        n = min(n, max(floor(room[j] / step[j]), #out == 0 and min(n, 1) or 0))
-      end
-    elseif a > 0 then
-      local closes, held = ends[j] - now, now < hold[j]
+    local amount, s = w[i + j], states[j]
+    start[j] = step[j] > 0 and max(s[1], first - lag) - slack[j] or first
+    if step[j] > 0 and within >= 0 then
+      local last = start[j] + (want - 1) * step[j]
+      if last > within then n, wait = 0, max(wait, last) end
+    elseif step[j] > 0 then
+      room[j] = room[j] or first > 0 and horizon * min(1, horizon / first) or max(horizon, step[j]) - start[j]
+      n = min(n, max(floor(room[j] / step[j]), #out == 0 and min(n, 1) or 0))
+    elseif amount > 0 and every[j] == 0 then
+      local closes, held = s[3] - now, now < s[7]
       local over = closes <= trip + margin
-      local left = (over or first > 0) and 0 or burst[j] - used[j] - (held and due[j] * share[j] or 0)
-      n = max(min(n, floor(left / a)), 0)
+      local left = (over or first > 0) and 0 or burst[j] - s[1] - (held and s[6] * s[8] or 0)
+      n = max(min(n, floor(left / amount)), 0)
       if n < want then
-        local until_then = over and closes or min(first > 0 and first or held and hold[j] - now or closes, closes)
-        if within < 0 or n < 1 then place, wait = j, max(within < 0 and 0 or wait, until_then) end
-        if within < 0 and until_then == closes and seat ~= ends[j] then
-          seats[j], patience[j], seat = seats[j] + 1, max(patience[j], 2 * trip + 50000), ends[j]
+        local later = over and closes or min(first > 0 and first or held and s[7] - now or closes, closes)
+        if within < 0 or n < 1 then place, wait = j, max(within < 0 and 0 or wait, later) end
+        if within < 0 and later == closes and seat ~= s[3] then
+          s[4], s[5], seat = s[4] + 1, max(s[5], 2 * trip + 50000), s[3]
         end
       end
     end
@@ -198,48 +176,37 @@ while w[i] do
       claim, lasts = 0, 0
     end
   end
-  if n > 0 then
-    local last = first
+  if n > 0 or within >= 0 then
+    local words, last = string.format(' %.0f %.0f %.3f', n, place, first), first
     for j = 1, dims do
-      if step[j] and step[j] > 0 then last = max(last, start[j] + (n - 1) * step[j]) end
-    end
-    local words = string.format(' %.0f %.0f %.3f', n, place, first)
-    for j = 1, dims do
-      if not step[j] then
-        used[j] = used[j] + n * w[i + j]
-      else
-        words = words .. string.format(' %.3f', step[j] > 0 and start[j] or first)
-        if step[j] > 0 then
-          ahead[j] = min(max(start[j] + n * step[j], last - lag - slack[j] + step[j]) + slack[j], 1e16)
-          if room[j] then room[j] = room[j] - n * step[j] end
-        end
-      end
+      if every[j] > 0 then words = words .. string.format(' %.3f', start[j]) end
+      if step[j] > 0 then last = max(last, start[j] + (n - 1) * step[j]) end
     end
     out[#out + 1] = words
-    latest = min(max(latest, last), 1e16)
+    for j = 1, n > 0 and dims or 0 do
+      local s = states[j]
+      if step[j] > 0 then
+        s[1] = min(max(start[j] + n * step[j], last - lag - slack[j] + step[j]) + slack[j], 1e16)
+        room[j] = room[j] and room[j] - n * step[j]
+      elseif every[j] == 0 then
+        s[1] = s[1] + n * w[i + j]
+      end
+    end
+    if n > 0 then latest = min(max(latest, last), 1e16) end
     if within < 0 then begin = last end
-  elseif within >= 0 then
-    out[#out + 1] = ' 0'
   end
   if n < want and within < 0 then break end
   i = i + 1 + dims
 end
 
-local keep, tailing = hush, {}
+local keep, value = hush, {life, now, hush, claim, lasts, latest, near, count + 1}
 for j = 1, dims do
-  if every[j] > 0 then
-    keep = max(keep, ahead[j], hush + (burst[j] - 1) * every[j])
-    tailing[j] = string.format(' %.17g %.17g', ahead[j], full[j])
-  else
-    keep = max(keep, (ends[j] - now) + (ends[j] - began[j]) * max(1, used[j] / burst[j]))
-    tailing[j] = string.format(' %.17g %.0f %.0f %.0f %.0f %.0f %.0f %.0f',
-      used[j], began[j], ends[j], seats[j], patience[j], due[j], hold[j], share[j])
-  end
+  local s, lasting = states[j], hush + (burst[j] - 1) * every[j]
+  keep = max(keep, every[j] > 0 and max(s[1], lasting) or s[3] - now + (s[3] - s[2]) * max(1, s[1] / burst[j]))
+  for _, number in ipairs(s) do value[#value + 1] = number end
 end
-local count = kept and kept[8] + 1 or 1
-local numbers = string.format(' %.0f %.0f %.17g %.0f %.17g %.17g %.17g %.0f', life, now, hush, claim, lasts, latest, near, count)
-local value = 'aiorate/2 ' .. ours .. numbers
-value = value .. table.concat(tailing)
+for place, number in ipairs(value) do value[place] = string.format(' %.17g', number) end
+value = 'aiorate/2 ' .. ours .. table.concat(value)
 -- Gone a second after a new value would say the same.
 redis.call('SET', KEYS[1], value, 'PX', min(math.ceil(keep / 1000) + 1000, 1e14))
 -- A status is a line, which clients read faster than a string with a length.
@@ -283,12 +250,8 @@ def row(part: Part, more: int, edges: Sequence[int] = ()) -> list[float]:
 
 def numbers_of(question: Question, limits: Sequence[Sequence[float]], runs: Sequence[tuple[int, Sequence[float]]]) -> list[float]:
     """The first argument of the script, as numbers. Of each dimension: every, burst, correction, four edges."""
-    numbers: list[float] = [*question, len(limits)]
-    for each in limits:
-        numbers += each
-    for n, amounts in runs:
-        numbers += [min(n, MOST), *[min(amount, MOST) for amount in amounts]]
-    return numbers
+    rows = [*limits, *[[min(number, MOST) for number in (n, *amounts)] for n, amounts in runs]]
+    return [*question, len(limits), *chain.from_iterable(rows)]
 
 
 def pack(numbers: Sequence[float]) -> bytes:
@@ -301,28 +264,23 @@ def read_answer(reply: object, rates: int, windows: int, asked: Sequence[int], w
     try:
         value, _, tail = (reply.decode() if isinstance(reply, bytes) else str(reply)).partition("; ")
         if tail == "clock":
-            return Answer("", [_sound(value)], 0.0, 0, 0.0, [])
-        form, _kind, *words = value.split(" ")
-        numbers = [*map(_sound, words)]
-        wait, place, seat, *rest = map(_sound, tail.split(" "))
-        runs: list[tuple[int, int, list[float]]] = []
-        while rest:
-            run, rest = rest[: 3 + rates if rest[0] else 1], rest[3 + rates if rest[0] else 1 :]
-            runs.append((int(run[0]), int(run[1]) if run[0] else 0, run[2:]))
-            most = asked[len(runs) - 1]
-            if not (run[0] in (0, most) if whole else 0 < run[0] <= most) or len(run) not in (1, 3 + rates):
-                raise ValueError
-        complete = len(runs) == len(asked) if whole else runs or wait > 0 or not asked
-        if complete and form == FORM and len(numbers) == HEAD + OF_RATE * rates + OF_WINDOW * windows and 0 <= place <= rates + windows:
-            return Answer(value, numbers, wait, int(place), seat, runs)
+            return Answer("", _sound([value]), 0.0, 0, 0.0, [])
+        form, _, *numbers = value.split(" ")
+        wait, place, seat, *rest = _sound(tail.split(" "))
+        runs = [(int(rest[i]), int(rest[i + 1]), rest[i + 2 : i + 3 + rates]) for i in range(0, len(rest), 3 + rates)]
+        granted = all(n in (0, most) if whole else 0 < n <= most for (n, *_), most in zip(runs, asked, strict=False))
+        complete = len(rest) == len(asked) * (3 + rates) if whole else runs or wait > 0 or not asked
+        right = form == FORM and len(numbers) == HEAD + OF_RATE * rates + OF_WINDOW * windows and 0 <= place <= rates + windows
+        if right and granted and complete and len(runs) <= len(asked) and len(rest) % (3 + rates) == 0:
+            return Answer(value, _sound(numbers), wait, int(place), seat, runs)
     except (ValueError, IndexError):
         pass
     raise Unreachable(f"the store gave an answer that the script never gives: {str(reply)[:80]!r}")
 
 
-def _sound(word: str) -> float:
+def _sound(words: Sequence[str]) -> list[float]:
     """Raises ValueError for what the script never says: an infinite number, or none."""
-    number = float(word)
-    if not -1e18 < number < 1e18:
+    numbers = [float(word) for word in words]
+    if not all(-1e18 < number < 1e18 for number in numbers):
         raise ValueError
-    return number
+    return numbers

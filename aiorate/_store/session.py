@@ -5,15 +5,15 @@ The wall clock of this machine decides nothing: the store says what time it is, 
 
 from __future__ import annotations
 
-from math import inf
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from aiorate._errors import EngineUnavailable, WaitTooLong
+from aiorate._errors import EngineUnavailable
 from aiorate._events import Event
 from aiorate._loops.table import running_loop
 from aiorate._rate import NS_PER_SECOND, ns_to_seconds
 from aiorate._store.client import client_of
-from aiorate._store.failures import Refusal, said, said_by_server
+from aiorate._store.failures import Refusal
 from aiorate._store.script import FORM, MOST_RUNS, pack, read_answer
 from aiorate._store.slots import US
 from aiorate._store.talk import FLUSH_NS, Sent, Talk
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from aiorate._loops.loop import Ticket
     from aiorate._schedulers.amounts import Permits
     from aiorate._store.client import StoreClient
+    from aiorate._store.failures import Unreachable
     from aiorate._store.options import Terms
     from aiorate._store.pool import Pool
     from aiorate._store.script import Answer
     from aiorate._store.store import Asked
     from aiorate._store.talk import Runs
     from aiorate._tree.limit import Limit
-    from aiorate._tree.node import Taken
     from aiorate._tree.refusals import Refusals
 
 
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
 _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
-_SINCE = 1 << 190  # since when they stand in line: later than any instant
+_SINCE = 1 << 190  # since when they stand in line, and for how long they may wait: later than any instant
 _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
 _LATEST_UNIX_NS = 10**19  # the year 2286
 
@@ -50,12 +50,12 @@ class StoreSession(Talk):
     once: it stands in line for one answer, which grants or refuses it.
     """
 
-    def __init__(self, source: object, key: str, node: Limit, pool: Pool, terms: Terms, refusals: Refusals) -> None:
+    def __init__(self, source: object, key: str, node: Limit, pool: Pool, terms: Terms) -> None:
         self.key: str = key
         """Of the store."""
         self.client: StoreClient | None = None
         """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
-        self._source, self._terms, self._refusals = source, terms, refusals
+        self._source, self._terms = source, terms
         self._sent: Sent | None = None  # the question under way
         self._told: str = ""  # the value of the key when the store answered last, ...
         self._told_at: int = 0  # ... and the reading then
@@ -63,11 +63,10 @@ class StoreSession(Talk):
         self._came: int = 0  # how many slots came last
         self._lost_at: int | None = None  # the reading at the first call without an answer; None: the store answers
         self._degraded: bool = False  # whether that has gone on for longer than the grace
-        self._cause: BaseException | None = None  # of the last one
+        self._failure: Unreachable | None = None  # the last one
         self._local: Local | None = None  # the store meanwhile, by the policy "local"
         self._wanted_at: int = 0  # the reading when slots were wanted last
-        self._once: bool = False  # whether there may be requests in line that ask once
-        self._asked: list[Ticket] = []  # those that were in line when the store was asked last
+        self._asked: list[Ticket] = []  # the requests that the question under way is for, if they ask once
         super().__init__(node, pool, terms.horizon, terms.lease if pool.unit else 0, terms.slack)  # of reservations, nothing is taken ahead
 
     @property
@@ -87,7 +86,7 @@ class StoreSession(Talk):
                 self._ask_local(self._local)
             self._wake()
             return False
-        if self._enough(now):
+        if not self._lacking() and self._enough(now):
             return False
         self._wake()
         return True
@@ -97,8 +96,9 @@ class StoreSession(Talk):
         runs, within = self._wants()
         if runs:
             sent = Sent(self._node.read(), self._node.now(), runs, local.parts, within >= 0)
-            self._book(local.ask(self._question(runs, within), runs, sent.at), sent, sent.now)
-        self._end(None)
+            answer = local.ask(self._question(runs, within), runs, sent.at)
+            self._book(answer, sent, sent.now)
+            self._refuse(self._over(answer, sent.whole))
 
     @property
     def state(self) -> str:
@@ -177,10 +177,8 @@ class StoreSession(Talk):
 
     def _wants(self) -> tuple[Runs, float]:
         """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""
-        pool = self._pool
-        self._asked = self._in_line()[:MOST_RUNS]
-        first = self._node.first() if self._asked else None
-        if first is not None and first.since >= _SINCE and not self._lease:  # nobody waits before them
+        pool, self._asked = self._pool, self._lacking()[:MOST_RUNS]
+        if self._asked and not self._lease:
             needs = [pool.need(ticket.wanted) for ticket in self._asked]
             return [(need[0], (1,) * len(pool.parts)) if pool.unit else (1, need) for need in needs], self._slack / US
         return ([] if self._enough(self._node.now()) else self._lack()), -1.0
@@ -227,7 +225,7 @@ class StoreSession(Talk):
         if isinstance(reply, Refusal):  # requests in line fail, whatever the policy
             self._unanswered()
             self._restored()
-            self.failed(self._error(f"the store refuses: {said(reply.__cause__ or reply)}", reply.__cause__))
+            self.failed(self._error(f"the store refuses: {reply}", reply))
             return
         windows = 0 if pool.calendar is None else 1
         answer = read_answer(reply, len(sent.parts) - windows, windows, [n for n, _ in sent.runs], sent.whole)
@@ -253,45 +251,44 @@ class StoreSession(Talk):
             self._tell()
         if not node.closed:  # else the next question returns these slots
             self._follow(answer.numbers[2])
+            self._refuse(self._over(answer, sent.whole))
             node.changed()
             if not pool.unit and pool.hand.count:
                 self._later(FLUSH_NS)
-            self._end(answer if sent.whole else None)
 
-    def unreachable(self, cause: BaseException, silent: float | None) -> None:
-        """The store did not answer, and had not for ``silent`` seconds before the question; None: the answer may still come."""
+    def unreachable(self, failure: Unreachable, silent: float) -> None:
+        """The store did not answer, and had not for ``silent`` seconds before the question."""
         sent = self._sent
         if sent is None:
             return
-        if silent is not None:
-            self._unanswered()
+        self._unanswered()
         if self._lost_at is None:
-            self._lost_at = sent.at - round((silent or 0) * NS_PER_SECOND)
-        self._cause = cause
+            self._lost_at = sent.at - round(silent * NS_PER_SECOND)
+        self._failure = failure
         self._go_by_policy()
         self._refuse()
 
     def _go_by_policy(self) -> None:
         """In an outage: the policy decides after the grace."""
-        node, pool, policy, cause = self._node, self._pool, self._terms.policy, self._cause
-        if self._lost_at is None or cause is None:
+        node, pool, policy, failure = self._node, self._pool, self._terms.policy, self._failure
+        if self._lost_at is None or failure is None:
             return
+        text = str(failure).rstrip(".")
         if not self._degraded:
             left = self._lost_at + self._terms.grace - node.read()
             if left > 0:
                 self._later(left)
                 return
             self._degraded = True
-            node.tell(Event("degraded", node.name, source=f"{said(cause).rstrip('.')}; on_unavailable={policy!r}"))
+            node.tell(Event("degraded", node.name, source=f"{text}; on_unavailable={policy!r}"))
         pool.asked = False  # to hear whether slots are still wanted
         if pool.outage:
             return
         pool.unanswered()
         pool.outage = policy
         if policy == "raise":
-            what = "answers with an error" if said_by_server(cause) else "does not answer"
-            text = f"the store {what}: {said(cause).rstrip('.')}. It is asked again; on_unavailable= says what happens meanwhile."
-            pool.error = self._error(text, cause)
+            text = f"the store does not answer: {text}. It is asked again; on_unavailable= says what happens meanwhile."
+            pool.error = self._error(text, failure)
         elif policy == "local" and self._local is None:
             self._local = Local(pool.parts, self._terms.share)
             pool.levels = [None] * len(pool.parts)
@@ -304,16 +301,16 @@ class StoreSession(Talk):
         node, pool, local, length = self._node, self._pool, self._local, self._node.read() - self._lost_at
         if self._degraded:
             node.tell(Event("restored", node.name, seconds=ns_to_seconds(length)))
-        self._lost_at, self._degraded, self._cause, self._local, pool.outage, pool.error = None, False, None, None, "", None
+        self._lost_at, self._degraded, self._failure, self._local, pool.outage, pool.error = None, False, None, None, "", None
         if local is not None:
             bursts = [int(part.burst * self._terms.share) if part.burst > 1 else 0 for part in pool.parts]
             owed = [min(spent, burst) for spent, burst in zip(local.spent, bursts, strict=True)]
             if any(owed):
                 pool.correct(owed, node.now())
 
-    def _error(self, text: str, cause: BaseException | None) -> EngineUnavailable:
+    def _error(self, text: str, failure: Unreachable | Refusal) -> EngineUnavailable:
         error = EngineUnavailable(f"{self._terms.call}: {text}")
-        error.__cause__ = cause
+        error.__cause__ = failure.__cause__
         return error
 
     def failed(self, error: BaseException) -> None:
@@ -326,65 +323,52 @@ class StoreSession(Talk):
 
     # Requests that ask once.
 
-    def asks_once(self, limit: int) -> bool:
-        """Whether a request that may wait for ``limit`` ns does. Below a limit that has to be asked as well, none does."""
-        return limit < max(self._pool.answer_ns, 1) and not self._node.above_on_demand()
+    def once(self, permits: Permits, most_ns: int, refusals: Refusals) -> tuple[int, int] | None:
+        """See `Provider.once`: a request that may wait for less than an answer takes. Below a limit that has to be asked too, none does.
 
-    async def take_once(self, permits: Permits, limit: int) -> tuple[int, Taken]:
-        """Take the permits if they are due. Returns the ns waited for the answer, and what was taken. Raises the error otherwise."""
-        try:
-            return await self._node.acquire(permits, _ONCE_NS, self, self._refusals, _SINCE)
-        except WaitTooLong as error:
-            raise self._too_long(error, permits, limit) from None
-
-    def take_once_blocking(self, permits: Permits, limit: int) -> tuple[int, Taken]:
-        """As `take_once`, in a thread without an event loop, which it blocks."""
-        try:
-            return self._node.wait_blocking(permits, _ONCE_NS, self, self._refusals, _SINCE)
-        except WaitTooLong as error:
-            raise self._too_long(error, permits, limit) from None
-
-    def _too_long(self, error: WaitTooLong, permits: Permits, limit: int) -> WaitTooLong:
-        return self._refusals.too_long(permits, limit, None if error.wait == inf else round(error.wait * NS_PER_SECOND))
-
-    def check(self, permits: Permits, refusals: Refusals) -> None:
-        """Before such a request stands in line: raise its error if there will be no answer."""
+        Refused are those that get no answer, find others in line, or come before the next slot that is known.
+        """
         node, pool = self._node, self._pool
+        if most_ns >= max(pool.answer_ns, 1) or node.above_on_demand():
+            return None
         if self._told_at < node.read() - _FRESH_NS:  # permits may have come back since
             pool.levels = [None] * len(pool.parts)
+        wait = node.wait_for(permits, node.now())
         lost = self._lost_at is not None and not self._degraded
-        if lost or not self._open or pool.outage == "wait" or node.held_at is not None:
+        behind = node.line.is_waited_in and not self._once()
+        late = wait is None or wait > (_ONCE_NS if pool.lacks(permits, node.now()) else self._slack)
+        if lost or behind or late or not self._open or pool.outage == "wait" or node.held_at is not None:
             node.wait_counters.refused += 1
-            raise refusals.too_long(permits, 0, node.wait_for(permits, node.now()))
-        self._once = True
+            raise refusals.too_long(node, permits, most_ns, wait)
+        return _ONCE_NS, _SINCE + most_ns
 
-    def _in_line(self) -> list[Ticket]:
-        found = [ticket for ticket in self._node.line if ticket.since >= _SINCE] if self._once else []
-        self._once = bool(found)
-        return found
+    def _once(self) -> list[Ticket]:
+        """Those in line. Nobody waits before them."""
+        line = self._node.line
+        first = line.first_request()
+        return [] if first is None or first.since < _SINCE else list(takewhile(lambda ticket: ticket.since >= _SINCE, line))
 
-    def _refuse(self, requests: list[Ticket] | None = None) -> None:
+    def _lacking(self) -> list[Ticket]:
+        """Those for which there are not enough slots."""
+        pool, once = self._pool, self._once()
+        have = pool.hand.amounts(1 if pool.unit else len(pool.parts), self._node.now()) if once else []
+        for place, ticket in enumerate(once):
+            have = [own - of for own, of in zip(have, pool.need(ticket.wanted), strict=True)]
+            if min(have) < 0:
+                return once[place:]
+        return []
+
+    def _over(self, answer: Answer, whole: bool) -> list[Ticket]:
+        """Those that were asked for, and get nothing by that answer."""
+        if whole:
+            return [ticket for ticket, run in zip(self._asked, answer.runs, strict=False) if not run[0]]
+        return [ticket for ticket in self._lacking() if ticket in self._asked]
+
+    def _refuse(self, over: list[Ticket] | None = None) -> None:
         """Those are not granted; by default, all in line."""
-        requests = self._in_line() if requests is None else requests
-        if requests:
-            self._node.expire([(ticket, 0, self._refusals) for ticket in requests])
-
-    def _end(self, answer: Answer | None) -> None:
-        """After an answer to a question for them alone, or to one for all in line, which granted none of them: None.
-
-        Those for which there are slots use them within the slack; and those that came after the question, or whose slots lapsed while
-        the process stood still, are asked for again.
-        """
-        node, asked = self._node, self._asked
-        over = asked if answer is None else [request for request, run in zip(asked, answer.runs, strict=False) if not run[0]]
-        for request in self._in_line():
-            if request.done():
-                continue
-            lacks = self._pool.lacks(request.wanted, node.now())
-            if request in over and (lacks or answer is not None):
-                self._refuse([request])
-            elif not lacks:
-                node.tree.agenda.limit_wait(node, node.read() + self._slack, (request, self._slack, self._refusals))
+        over = self._once() if over is None else over
+        if over:
+            self._node.expire((ticket, ticket.since - _SINCE, self._node.refusals) for ticket in over if not (ticket.left or ticket.done()))
 
     # Later.
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiorate._rate import NS_PER_SECOND, Rate, ceil_div
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from aiorate._schedulers.calendar_window import CalendarWindow
 
 
@@ -55,15 +53,13 @@ class Level(NamedTuple):
     used: int = 0  # of a window: permits that are taken
     ends: int = 0  # when it ends; 0: it is a bucket
 
-    def due(self, part: Part, own: int, ahead: int, unit: bool, now: int) -> int:
-        """When a request for ``own`` permits is due, with others ahead of it that need so many. Slots are gathered if ``unit``."""
-        if self.ends:
-            used, ends = self._window(part, now)
-            later = ceil_div(used + ahead + own, part.burst) - 2
-            return now if later < 0 else ends + later * part.rate.period_ns
-        room = part.burst - own if unit else part.burst - min(own, part.burst)
-        full = max(self.full, now)
-        return full + part.time_of(ahead) - part.time_of(room) if ahead >= 0 else full - part.time_of(room - ahead)
+    def due(self, part: Part, permits: int, now: int) -> int:
+        """When so many more have been taken, each as soon as it is due."""
+        if not self.ends:
+            return max(self.full, now) - part.time_of(part.burst - permits)
+        used, ends = self._window(part, now)
+        later = ceil_div(used + permits, part.burst) - 2
+        return now if later < 0 else ends + later * part.rate.period_ns
 
     def standing(self, part: Part, in_hand: int, now: int) -> tuple[int, int]:
         """How many permits are free, with those in hand, and when there is one more."""
@@ -81,35 +77,27 @@ class Level(NamedTuple):
         return max(self.used - passed * part.burst, 0), self.ends + passed * part.rate.period_ns
 
 
-Step = tuple[int, int]
-"""So many permits take so many ns."""
+Pace = tuple[int, int, int]
+"""Since that instant, so many permits in so many ns."""
 
 
 class Run:
-    """``n`` slots of the same ``amounts``: the i-th is due once every rate has it, and lapses ``late`` ns after that.
+    """``n`` slots of the same ``amounts``: each is due once all paces have it, and lapses ``late`` ns after that."""
 
-    ``first`` is when the first is due, ``starts`` the same by each rate, and ``steps`` are how far they are apart by these.
-    """
+    __slots__ = ("amounts", "due", "i", "late", "n", "paces", "places")
 
-    __slots__ = ("amounts", "due", "first", "i", "late", "n", "places", "starts", "steps")
-
-    def __init__(
-        self, amounts: tuple[int, ...], n: int, first: int, starts: Sequence[int], steps: Sequence[Step], late: int, *places: int
-    ) -> None:
-        self.amounts, self.n, self.i = amounts, n, 0
-        self.first: int = first
-        self.starts: list[int] = list(starts)
-        self.steps: Sequence[Step] = steps
-        self.late: int = late
-        self.places: tuple[int, ...] = places
+    def __init__(self, amounts: tuple[int, ...], n: int, late: int, paces: list[Pace], places: tuple[int, int] = (-1, -1)) -> None:
+        self.amounts, self.n, self.i, self.late = amounts, n, 0, late
+        self.paces: list[Pace] = paces
+        self.places: tuple[int, int] = places
         """The dimensions for which the first waited, and the others; -1: none."""
         self.due: int = self.at(0)
         """When the next slot is due."""
 
     def at(self, i: int) -> int:
         """When the slot with that index is due."""
-        at = self.first
-        for start, (permits, ns) in zip(self.starts, self.steps, strict=True):
+        at = -MOST_NS
+        for start, permits, ns in self.paces:
             own = start - (-i * ns // permits)
             if own > at:
                 at = own
@@ -128,15 +116,10 @@ class Run:
         """How many of these have lapsed."""
         return 0 if now <= self.due + self.late else self.by(now - self.late - 1)
 
-    def needed(self, have: Sequence[int], need: Sequence[int]) -> int:
-        """How many of these a request needs that has so much already; very many if they do not help."""
-        lacks = [(each, of - own) for each, own, of in zip(self.amounts, have, need, strict=True) if each and of > own]
-        return max([ceil_div(lack, each) for each, lack in lacks], default=MOST_NS)
-
-    def skip(self, count: int) -> None:
-        """Remove the first ``count``, and not all."""
-        self.i += count
-        self.due = self.at(self.i)
+    def shift(self, ns: int) -> None:
+        """Have all be due earlier by so many ns."""
+        self.paces = [(start - ns, permits, period) for start, permits, period in self.paces]
+        self.due -= ns
 
 
 class Hand:
@@ -150,7 +133,7 @@ class Hand:
         self.count: int = 0
         """Slots, including those that have lapsed."""
 
-    def add(self, runs: list[Run]) -> None:
+    def add(self, *runs: Run) -> None:
         """Add slots."""
         self.runs += runs
         self.count += sum([run.left for run in runs])
@@ -166,12 +149,12 @@ class Hand:
         self.count -= count
         while count:
             run = self.runs[0]
-            left = run.n - run.i
-            if count < left:
-                run.skip(count)
+            if count < run.n - run.i:
+                run.i += count
+                run.due = run.at(run.i)
                 return
             del self.runs[0]
-            count -= left
+            count -= run.n - run.i
 
     def lapsed(self, now: int) -> int:
         """How many slots have lapsed."""
@@ -186,28 +169,37 @@ class Hand:
         """When the last slot is due."""
         return max([run.at(run.n - 1) for run in self.runs], default=0)
 
-    def due(self, need: Sequence[int], skip: int) -> tuple[int, Run | None]:
-        """When the next slots after ``skip`` others have these amounts, and the last run of these; None: there are not enough."""
+    def find(self, need: tuple[int, ...], skip: int = 0) -> Found:
+        """The next slots after ``skip`` others that have these amounts."""
         runs = self.runs
         if not skip and runs and runs[0].amounts == need:  # as most are
-            return runs[0].due, runs[0]
-        at, have = 0, [0] * len(need)
-        for run in self.runs:
+            return Found(runs[0].due, runs[0], 1)
+        at, count, lacks = 0, 0, need
+        for run in runs:
             if skip >= run.left:
                 skip -= run.left
                 continue
-            count = min(run.needed(have, need), run.left - skip)
-            at = max(at, run.at(run.i + skip + count - 1))
-            have = [own + count * of for own, of in zip(have, run.amounts, strict=True)]
-            skip = 0
-            if all(own >= of for own, of in zip(have, need, strict=True)):
-                return at, run
-        return at, None
+            of_use = max([ceil_div(lack, of) for lack, of in zip(lacks, run.amounts, strict=True) if of and lack > 0], default=run.left)
+            these = min(of_use, run.left - skip)
+            at, count = max(at, run.at(run.i + skip + these - 1)), count + these
+            lacks, skip = tuple([lack - these * of for lack, of in zip(lacks, run.amounts, strict=True)]), 0
+            if max(lacks) <= 0:
+                return Found(at, run, count, tuple([-lack for lack in lacks]))
+        return Found(at)
 
     def amounts(self, dimensions: int, now: int) -> list[int]:
         """The sum of each dimension, but for slots that have lapsed."""
         left = [(run.left - run.lapsed(now), run.amounts) for run in self.runs]
         return [sum([count * amounts[j] for count, amounts in left]) for j in range(dimensions)]
+
+
+class Found(NamedTuple):
+    """Slots in hand for a request."""
+
+    at: int  # when all of them are due
+    last: Run | None = None  # the last run of these; None: there are not enough
+    slots: int = 0  # how many they are
+    rest: tuple[int, ...] = ()  # what they have too much
 
 
 def _due(run: Run) -> int:

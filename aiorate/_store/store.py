@@ -1,7 +1,7 @@
 """How questions reach the server of a URL or a client: over one connection that is opened here, or through the client of a cluster.
 
-Tells outages from refusals. Knows nothing of rates. No error shows any part of a URL: a password with a ``/``, ``#``, ``?`` or ``[`` that
-was not percent-encoded ends up in the path, the fragment, the query or the host, and its beginning in the place of the port.
+Knows nothing of rates. No error shows any part of a URL: a password with a ``/``, ``#``, ``?`` or ``[`` that was not percent-encoded ends
+up in the path, the fragment, the query or the host, and its beginning in the place of the port.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from aiorate._errors import kind_of
-from aiorate._store.failures import code_of, failure_of, said_by_server
+from aiorate._store.failures import failure_of, kinds_of
 from aiorate._store.script import SHA, TEXT
 
 if TYPE_CHECKING:
@@ -22,11 +22,7 @@ if TYPE_CHECKING:
     Command = tuple[str | bytes | int, ...]
 
 
-_SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
-_MAY_HAVE_AT = ("username=", "password=", "client_name=")
 _CLUSTERS = {"RedisCluster", "ValkeyCluster"}
-_KINDS = {"Redis", "Valkey", *_CLUSTERS}
-_CLIENTS = ("redis.asyncio", "valkey.asyncio")
 # Whoever asks here tries again by himself, and waits for an answer as long as he wants.
 _ALONE: dict[str, Any] = {"socket_timeout": None, "retry": None, "retry_on_error": [], "retry_on_timeout": False}
 Asked = tuple[bytes, "Sequence[str | bytes]"]
@@ -43,7 +39,7 @@ class Store:
     def __init__(self, source: Any) -> None:
         self._source = source
         if isinstance(source, str):
-            self._pool = library_of(source).ConnectionPool.from_url(source)
+            self._pool = _library_of(source).ConnectionPool.from_url(source)
         else:
             self._pool = getattr(source, "connection_pool", None)
         self._connection: Any = None
@@ -58,7 +54,7 @@ class Store:
         """The script's reply to each question, or a `Refusal` or an `Unreachable` in its place."""
         try:
             replies = await self._run([("EVALSHA", SHA, 1, key, *words) for key, words in questions])
-            missing = [place for place, reply in enumerate(replies) if isinstance(reply, Exception) and code_of(reply) == "NOSCRIPT"]
+            missing = [place for place, reply in enumerate(replies) if isinstance(reply, Exception) and "NoScriptError" in kinds_of(reply)]
             if missing:
                 # The first sends the text, and the server has it for the others.
                 again: list[Command] = [("EVALSHA", SHA, 1, questions[place][0], *questions[place][1]) for place in missing]
@@ -83,7 +79,7 @@ class Store:
             try:
                 replies.append(await answer())
             except Exception as error:
-                if not said_by_server(error):
+                if "ResponseError" not in kinds_of(error):
                     raise
                 replies.append(error)
         return replies
@@ -118,14 +114,14 @@ def check_source(source: object, alone: bool = False) -> None:
     if isinstance(source, str):
         if not _is_sound(source):
             raise ValueError(
-                "RedisLimiter() takes an asyncio client, or a URL such as 'redis://127.0.0.1:6379/0'. The URL begins with one of"
-                f" {', '.join(f'{each}://' for each in _SCHEMES)}; the port must be a number in 0-65535; and the client has to know each"
-                " option, after its '?'. In a password, write '/', '#', '?', '@' and '[' as urllib.parse.quote(password, safe='') does."
-                " This one is not shown here, since it may hold a password."
+                "RedisLimiter() takes an asyncio client, or a URL such as 'redis://127.0.0.1:6379/0'. It begins with redis://, rediss://,"
+                " valkey://, valkeys:// or unix://; the port must be a number in 0-65535; and the client has to know each option, after its"
+                " '?'. Anywhere in it, write '/', '#', '?', '@' and '[' as urllib.parse.quote(password, safe='') does. This one is not"
+                " shown here, since it may hold a password."
             )
         return
-    kinds = {base.__name__ for base in type(source).__mro__ if base.__module__.startswith(_CLIENTS)}
-    if isinstance(source, type) or not kinds & _KINDS or "Pipeline" in kinds:
+    kinds = {base.__name__ for base in type(source).__mro__ if base.__module__.startswith(("redis.asyncio", "valkey.asyncio"))}
+    if kinds.isdisjoint({"Redis", "Valkey", *_CLUSTERS}) or "Pipeline" in kinds:
         raise TypeError(
             f"RedisLimiter() takes a client of redis.asyncio or valkey.asyncio, or a URL, not {kind_of(source)}. Give the client that a"
             " pipeline or a subscription was made from; of a Sentinel, its master_for(name). A synchronous client would stop the loop."
@@ -139,10 +135,10 @@ def check_source(source: object, alone: bool = False) -> None:
 
 def is_cluster(source: object) -> bool:
     """Whether it is the client of a cluster."""
-    return any(base.__name__ in _CLUSTERS for base in type(source).__mro__)
+    return not _CLUSTERS.isdisjoint(kinds_of(source))
 
 
-def library_of(url: str) -> Any:
+def _library_of(url: str) -> Any:
     """redis-py, or valkey-py for its own URLs and where nothing else is there. Raises ImportError with what to install."""
     for name in ("valkey",) if url.startswith("valkey") else ("redis", "valkey"):
         with suppress(ImportError):
@@ -155,9 +151,7 @@ def _is_sound(url: str) -> bool:
     try:
         parts = urlsplit(url)
         _ = parts.port
-        library_of(url).ConnectionPool.from_url(url).make_connection()
+        _library_of(url).ConnectionPool.from_url(url).make_connection()
     except (TypeError, ValueError):
         return False
-    path = parts.path if parts.scheme != "unix" or ":" in parts.netloc else ""  # a socket's name may have an @
-    words = [word for word in parts.query.split("&") if not word.startswith(_MAY_HAVE_AT)]
-    return "@" in parts.netloc or "@" not in "".join([path, parts.fragment, *words])
+    return "@" in parts.netloc or "@" not in url

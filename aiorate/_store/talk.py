@@ -207,12 +207,12 @@ class Talk(Provider):
             pool.levels = levels
         for (n, place, starts), (_, need) in zip(answer.runs, sent.runs, strict=False):
             if n and closes is not None:  # used only before the earliest instant here at which the window may end
-                slots.append(Run(need, n, sent.now, (), (), closes - self._slack - 1))
+                slots.append(Run(need, n, closes - self._slack - 1, [(sent.now, 1, 0)]))
             elif n and any(need):  # a reservation of nothing stands in line, too
                 slots.append(pool.run(n, place, starts, need, sent.parts, now))
         self._seat, self._tail = answer.seat, slots[-1] if slots else None
         pool.unanswered()
-        pool.hand.add(slots)
+        pool.hand.add(*slots)
         if answer.wait and not sent.whole and not numbers[2]:
             wait = ceil(answer.wait * US)
             if closes is not None:  # permits may come back meanwhile, and somebody waits for them

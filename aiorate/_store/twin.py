@@ -52,44 +52,57 @@ class Answering:
     """
 
     def __init__(self, now: float, w: Sequence[float], kept: Sequence[float] | None, told: Sequence[float] | None, same: bool) -> None:
-        pause, self.horizon, self.reach, self.within, self.age, self.client, self.oldest, took, self.seat, gone, self.margin, dims = w[:12]
+        pause, asked, self.reach, self.within, self.age, self.client, self.oldest, took, self.seat, gone, self.margin, dims = w[:12]
         self.now, self.limits = now, [w[at : at + 7] for at in range(12, 12 + 7 * int(dims), 7)]
         if told and kept and told[0] == kept[0] and told[7] <= kept[7]:
             told = None
-        self.tail, self.passed = not gone or same, max(0, now - kept[1]) if kept else 0
-        self.life, self.hush, self.claim, self.lasts, self.latest, self.near, self.count = now, 0.0, 0.0, 0.0, 0.0, took, 1.0
-        if kept:
-            self.life, self.hush, self.claim, self.lasts = kept[0], kept[2] - self.passed, kept[3], kept[4] - self.passed
-            self.latest, self.near, self.count = max(kept[5] - self.passed, 0), kept[6], kept[7] + 1
-            if took >= 0:
-                self.near = took if self.near < 0 else min(took, self.near + self.passed / 4)
-        self.still = min(self.hush, 0) if kept and kept[2] > 0 else -1e18
+        self.tail = not gone or same
+        life, written, hush, claim, lasts, latest, near, count = (kept or (now, now, 0, 0, 0, 0, took, 0))[:8]
+        self.passed = max(0, now - written)
+        self.still = min(hush - self.passed, 0) if hush > 0 else -1e18
+        hush, lasts, latest = hush - self.passed, lasts - self.passed, max(latest - self.passed, 0)
+        if took >= 0:
+            near = took if near < 0 else min(took, near + self.passed / 4)
         if told:
-            self.hush, self.latest = max(self.hush, told[2] - self.age), max(self.latest, told[5] - self.age)
+            hush, latest = max(hush, told[2] - self.age), max(latest, told[5] - self.age)
         if pause >= 0:
-            self.hush = max(self.hush, pause) if pause > 0 else 0
-        self.hush = min(max(self.hush, 0), MOST)
-        if self.lasts <= 0:
-            self.claim = self.lasts = 0
-        self.lag = min(self.horizon, 25_000) if self.reach < MOST and any(limit[2] < 0 for limit in self.limits) else 0
+            hush = max(hush, pause) if pause > 0 else 0
+        self.hush = min(max(hush, 0), MOST)
+        self.latest, self.lasts = latest, max(lasts, 0)
+        self.claim = claim if lasts > 0 else 0
         self.trip = max(took, 0)
-        far = max(self.horizon, self.trip)
-        self.horizon = sqrt(max(self.horizon, self.near) * far) if self.near >= 0 else far
-        self.lost = 0 if kept else self.horizon
+        self.horizon = max(asked, self.trip)
+        if near >= 0:
+            self.horizon = sqrt(max(asked, near) * self.horizon)
+        self.lag = min(asked, 25_000) if self.reach < MOST and any(limit[2] < 0 for limit in self.limits) else 0
         self.wait: float = 0.0  # how long the first request that got nothing has to wait, ...
         self.place: int = 0  # ... and for which dimension, counted from 1
         self.runs: list[tuple[int, int, list[float]]] = []  # see `Answer`
         self._told: bool = self.within < 0 or pause >= 0 or told is not None or any(limit[2] for limit in self.limits)
-        self.state: list[list[float]] = self._states(kept, told)
+        self.states: list[list[float]] = []
         """Of each dimension; empty if the question named no window of the present."""
-        if self.state:
-            self._grant(w)
+        at = HEAD
+        for limit in self.limits:
+            of = slice(at, at + (OF_RATE if limit[0] > 0 else OF_WINDOW))
+            read, at = self._rate if limit[0] > 0 else self._window, of.stop
+            self.states.append(read(limit, kept and kept[of], told and told[of]))
+        if not all(self.states):
+            self.states = []
+            return
+        begin = 0.0
+        room: dict[int, float] = {}
+        for at in range(12 + 7 * len(self.limits), len(w), 1 + len(self.limits)):
+            n, last = self._run(w[at], w[at + 1 : at + 1 + len(self.limits)], begin, room)
+            if self.within < 0:
+                if n < w[at]:
+                    break
+                begin = last
+        self.head = [life, now, self.hush, self.claim, self.lasts, self.latest, near, count + 1]
 
     @property
     def answer(self) -> Answer:
         """What the client hears."""
-        head = [self.life, self.now, self.hush, self.claim, self.lasts, self.latest, self.near, self.count]
-        return Answer("", [*head, *chain(*self.state)], self.wait, self.place, self.seat, self.runs)
+        return Answer("", [*self.head, *chain(*self.states)], self.wait, self.place, self.seat, self.runs)
 
     @property
     def keep(self) -> float:
@@ -97,32 +110,19 @@ class Answering:
         if not self._told and not any(run[0] for run in self.runs):
             return -1.0
         keep = self.hush
-        for (every, burst, *_), (used, *window) in zip(self.limits, self.state, strict=True):
+        for (every, burst, *_), (used, *window) in zip(self.limits, self.states, strict=True):
             if every > 0:
                 keep = max(keep, used, self.hush + (burst - 1) * every)
             else:
-                began, ends = window[:2]
-                keep = max(keep, ends - self.now + (ends - began) * max(1, used / burst))
+                keep = max(keep, window[1] - self.now + (window[1] - window[0]) * max(1, used / burst))
         return keep
 
-    def _states(self, kept: Sequence[float] | None, told: Sequence[float] | None) -> list[list[float]]:
-        states: list[list[float]] = []
-        at = HEAD
-        for every, burst, more, *edges in self.limits:
-            read, size = (self._rate, OF_RATE) if every > 0 else (self._window, OF_WINDOW)
-            of = slice(at, at + size)
-            states.append(read(every, burst, more, edges, kept and kept[of], told and told[of]))
-            at += size
-        return states if all(states) else []
-
-    def _rate(
-        self, every: float, burst: float, more: float, _: Sequence[float], had: Sequence[float] | None, heard: Sequence[float] | None
-    ) -> list[float]:
-        ahead, full = 0.0, 0.0
+    def _rate(self, limit: Sequence[float], had: Sequence[float] | None, heard: Sequence[float] | None) -> list[float]:
+        (every, burst, more), ahead, full = limit[:3], 0.0, 0.0
         if had:
             ahead, full = max(had[0] - self.passed, min(had[0], (burst - 1) * every) + self.still), had[1] - self.passed
         if heard and heard[0] - self.age > ahead:
-            ahead = heard[0] - self.age + self.lost
+            ahead = heard[0] - self.age + (0 if had else self.horizon)
         if ahead <= 0:
             ahead = full = 0.0
         if more > 0:
@@ -131,58 +131,46 @@ class Answering:
             ahead = max(ahead + more * every, 0)
         return [min(ahead, MOST), full]
 
-    def _window(
-        self, _: float, burst: float, more: float, edges: Sequence[float], had: Sequence[float] | None, heard: Sequence[float] | None
-    ) -> list[float]:
-        now, place = self.now, next((i for i in (1, 2, 3) if edges[i] > self.now), 0)
+    def _window(self, limit: Sequence[float], had: Sequence[float] | None, heard: Sequence[float] | None) -> list[float]:
+        now, (_, burst, more, *edges) = self.now, limit
+        place = next((i for i in (1, 2, 3) if edges[i] > now), 0)
         if not place or edges[place - 1] > now:
             return []
-        begins, to = edges[place - 1], edges[place]
-        used, began, ends, seats, patience, due, hold, share = 0.0, begins, to, 0.0, 0.0, 0.0, 0.0, 0.0
-        if had and now < had[2] <= edges[3] + (to - begins):
-            used, began, ends, seats, patience, due, hold, share = had
-        elif had and had[2] > now:
-            used = had[0]
+        begins, to, ended = edges[place - 1], edges[place], had[2] if had else 0
+        s: list[float] = [0, begins, to, 0, 0, 0, 0, 0]
+        if had and now < ended <= edges[3] + (to - begins):
+            s = [*had]
+        elif had and ended > now:
+            s[0] = had[0]
         elif had:
-            used = max(0, had[0] - burst * max(1, floor((to - had[2]) / (to - begins) + 0.5)))
-            if had[2] == begins:
-                due, hold, share = had[3], begins + had[4], floor(burst / max(had[3], 1))
+            s[0] = max(0, had[0] - burst * max(1, floor((to - ended) / (to - begins) + 0.5)))
+            if ended == begins:
+                s[5:] = had[3], begins + had[4], floor(burst / max(had[3], 1))
         elif heard and heard[2] > now:
-            due, hold, share = 1, now + 1_000_000, burst
-        if heard and heard[2] == ends:
-            used = max(used, heard[0])
+            s[5:] = 1, now + 1_000_000, burst
+        if heard and heard[2] == s[2]:
+            s[0] = max(s[0], heard[0])
         if more > 0:
-            used = min(used + more, MOST)
-        if more < 0 and now - self.oldest >= began:
-            used = max(0, used + more)
-        if self.seat == began and due > 0:
-            due, self.seat = due - 1, 0
-        return [used, began, ends, seats, patience, due, hold, share]
+            s[0] = min(s[0] + more, MOST)
+        if more < 0 and now - self.oldest >= s[1]:
+            s[0] = max(0, s[0] + more)
+        if self.seat == s[1] and s[5] > 0:
+            s[5], self.seat = s[5] - 1, 0
+        return s
 
-    def _grant(self, w: Sequence[float]) -> None:
-        """Answer one run after the other."""
-        size, begin = 1 + len(self.limits), 0.0
-        room: dict[int, float] = {}
-        for at in range(12 + 7 * len(self.limits), len(w), size):
-            want, *amounts = w[at : at + size]
-            n, last = self._one(want, amounts, begin, room)
-            if self.within < 0:
-                if n < want:
-                    return
-                begin = last
-
-    def _one(self, want: float, amounts: list[float], begin: float, room: dict[int, float]) -> tuple[float, float]:
+    def _run(self, want: float, amounts: Sequence[float], begin: float, room: dict[int, float]) -> tuple[float, float]:
         """Answer one run. Returns how many it granted, and when the last of these is due."""
         first, n, self.place = max(begin, self.hush), want, 0
-        steps = [a * limit[0] for a, limit in zip(amounts, self.limits, strict=True)]
-        slacks = [(burst - min(a, burst)) * every for a, (every, burst, *_) in zip(amounts, self.limits, strict=True)]
+        dims = [(j, a, every, burst, self.states[j]) for j, (a, (every, burst, *_)) in enumerate(zip(amounts, self.limits, strict=True))]
+        steps = [a * every for _, a, every, _, _ in dims]
+        slacks = [(burst - min(a, burst)) * every for _, a, every, burst, _ in dims]
         for j, step in enumerate(steps):
-            if step > 0 and self.state[j][0] - slacks[j] > first:
-                first, self.place = self.state[j][0] - slacks[j], j + 1
-        starts = [max(state[0], first - self.lag) - slack for state, slack in zip(self.state, slacks, strict=True)]
+            if step > 0 and self.states[j][0] - slacks[j] > first:
+                first, self.place = self.states[j][0] - slacks[j], j + 1
         if self.hush > 0:
             n, self.wait = 0, max(self.wait, first)
-        for j, a in enumerate(amounts):
+        starts = [max(s[0], first - self.lag) - slacks[j] if steps[j] > 0 else first for j, _, _, _, s in dims]
+        for j, a, every, burst, s in dims:
             if steps[j] > 0 and self.within >= 0:
                 if (late := starts[j] + (want - 1) * steps[j]) > self.within:
                     n, self.wait = 0, max(self.wait, late)
@@ -190,41 +178,34 @@ class Answering:
                 if j not in room:
                     room[j] = self.horizon * min(1, self.horizon / first) if first > 0 else max(self.horizon, steps[j]) - starts[j]
                 n = min(n, max(floor(room[j] / steps[j]), 0 if self.runs else min(n, 1)))
-            elif a > 0 and self.limits[j][0] <= 0:
-                n = self._of_window(j, want, n, first, a)
+            elif a > 0 and every == 0:
+                n = self._of_window(j, want, n, first, a, burst, s)
         n = self._claim(want, n, first)
-        if n <= 0:
-            if self.within >= 0:
-                self.runs.append((0, 0, []))
+        if n <= 0 and self.within < 0:
             return n, 0.0
-        last = max([first, *[start + (n - 1) * step for start, step in zip(starts, steps, strict=True) if step > 0]])
-        dues = [first]
-        for j, (state, step) in enumerate(zip(self.state, steps, strict=True)):
-            if self.limits[j][0] <= 0:
-                state[0] += n * amounts[j]
-                continue
-            dues.append(starts[j] if step > 0 else first)
-            if step > 0:
-                state[0] = min(max(starts[j] + n * step, last - self.lag - slacks[j] + step) + slacks[j], MOST)
-            if j in room:
-                room[j] -= n * step
-        self.runs.append((int(n), self.place, dues))
-        self.latest = min(max(self.latest, last), MOST)
+        last = max([first, *[starts[j] + (n - 1) * step for j, step in enumerate(steps) if step > 0]])
+        self.runs.append((int(n), self.place, [first, *[starts[j] for j, _, every, _, _ in dims if every > 0]]))
+        for j, a, every, _, s in dims if n > 0 else ():
+            if steps[j] > 0:
+                s[0] = min(max(starts[j] + n * steps[j], last - self.lag - slacks[j] + steps[j]) + slacks[j], MOST)
+                room[j] = room.get(j, 0.0) - n * steps[j]
+            elif every == 0:
+                s[0] += n * a
+        if n > 0:
+            self.latest = min(max(self.latest, last), MOST)
         return n, last
 
-    def _of_window(self, j: int, want: float, n: float, first: float, amount: float) -> float:
-        state = self.state[j]
-        used, _, ends, seats, patience, due, hold, share = state
-        closes, held = ends - self.now, self.now < hold
+    def _of_window(self, j: int, want: float, n: float, first: float, amount: float, burst: float, s: list[float]) -> float:
+        closes, held = s[2] - self.now, self.now < s[6]
         over = closes <= self.trip + self.margin
-        left = 0 if over or first > 0 else self.limits[j][1] - used - (due * share if held else 0)
+        left = 0 if over or first > 0 else burst - s[0] - (s[5] * s[7] if held else 0)
         n = max(min(n, floor(left / amount)), 0)
         if n < want:
-            then = closes if over else min(first if first > 0 else hold - self.now if held else closes, closes)
+            later = closes if over else min(first if first > 0 else s[6] - self.now if held else closes, closes)
             if self.within < 0 or n < 1:
-                self.place, self.wait = j + 1, max(0 if self.within < 0 else self.wait, then)
-            if self.within < 0 and then == closes and self.seat != ends:
-                state[3], state[4], self.seat = seats + 1, max(patience, 2 * self.trip + 50_000), ends
+                self.place, self.wait = j + 1, max(0 if self.within < 0 else self.wait, later)
+            if self.within < 0 and later == closes and self.seat != s[2]:
+                s[3], s[4], self.seat = s[3] + 1, max(s[4], 2 * self.trip + 50_000), s[2]
         return n
 
     def _claim(self, want: float, n: float, first: float) -> float:

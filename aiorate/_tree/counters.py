@@ -18,6 +18,8 @@ class Counters:
         "cancelled",
         "charged",
         "given_back",
+        "past_granted",
+        "past_refused",
         "refunded",
         "refused",
         "reset_at",
@@ -29,12 +31,20 @@ class Counters:
     )
 
     def __init__(self) -> None:
-        self.clear()
+        self.past_granted: Permits = 0
+        """Permits that were granted and kept before the last reset."""
+        self.past_refused: int = 0
+        self._begin()
         self.reset_at: int | None = None
         """The instant of the last reset; None: there was none."""
 
-    def clear(self) -> None:
-        """Begin again at 0."""
+    def clear(self, granted: Permits = 0) -> None:
+        """Begin again at 0, after so many permits."""
+        self.past_granted += granted - self.given_back
+        self.past_refused += self.refused
+        self._begin()
+
+    def _begin(self) -> None:
         self.given_back: Permits = 0  # permits that came back, by cancellation or refund
         self.refunded: int = 0  # permits
         self.charged: int = 0  # permits

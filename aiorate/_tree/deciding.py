@@ -13,7 +13,6 @@ import threading
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
 from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING
@@ -42,7 +41,7 @@ class Decisions:
     During one all meters are shut: a grab takes no lock, and would be lost.
     """
 
-    __slots__ = ("_alarms", "_handed", "_starting", "_thread", "after", "check", "lock", "main", "soon")
+    __slots__ = ("_alarms", "_bell", "_starting", "_thread", "after", "check", "lock", "main", "soon")
 
     def __init__(self) -> None:
         self.check: LoopCheck = LoopCheck()
@@ -55,11 +54,11 @@ class Decisions:
         self.lock: Any = threading.RLock()  # which knows its owner: a finalizer may ask at any step of its thread
         self.main: int | None = threading.main_thread().ident
         self.soon: deque[Callable[[], object]] = deque()
-        """Calls that the next decision begins with, whosever it is. Nobody has to wait for them."""
+        """Calls that the next decision begins with, whosever it is."""
         self.after: deque[Callable[[], object]] = deque()
         """Calls for the end of the decision: they may use limiters."""
-        self._handed: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._alarms = Alarms()
+        self._bell = threading.Lock()  # released, it wakes the thread; unlike a condition's, that may interrupt itself
         self._thread: threading.Thread | None = None
         self._starting = 0  # the thread that starts it
 
@@ -69,14 +68,17 @@ class Decisions:
         """Call a function that decides, and return its result."""
         if get_ident() == self.main and not sys.is_finalizing():
             return self._hand_over(partial(call, *args, **options))
+        if self.deciding:
+            raise RuntimeError("called from a finalizer or a strategy in the middle of a decision. Call it from ordinary code.")
+        self.lock.acquire()
         return self._decide(partial(call, *args, **options))
 
     def post(self, call: Callable[[], object]) -> None:
-        """Have a function called that decides, and never wait: finalizers may use it. The calls of the main thread keep their order."""
+        """Have a function called that decides, and never wait: finalizers may use it. All calls keep their order."""
         if get_ident() == self.main or self.deciding or not self.lock.acquire(blocking=False):
             self.hand(call)
         else:
-            self._decide(partial(call_back, call, "in a decision"), locked=True)
+            self._decide(partial(call_back, call, "in a decision"))
 
     def settle(self) -> None:
         """Return once the thread, if there is one, has done what was handed to it. For tests."""
@@ -93,13 +95,8 @@ class Decisions:
         """Whether this is the thread itself, which must never wait for a limiter."""
         return self._thread is threading.current_thread()
 
-    # Under the lock.
-
-    def _decide(self, call: Callable[[], T], locked: bool = False) -> T:
-        if not locked:
-            if self.deciding:
-                raise RuntimeError("called from a finalizer or a strategy in the middle of a decision. Call it from ordinary code.")
-            self.lock.acquire()
+    def _decide(self, call: Callable[[], T]) -> T:
+        """Make a decision under the lock, which is held by now."""
         self.check.try_until = 0
         try:
             while self.soon:
@@ -114,16 +111,21 @@ class Decisions:
 
     # By the thread.
 
-    def hand(self, call: Callable[[], object] | None) -> None:
-        """Have the thread call a function that decides; None only wakes it. Never waits."""
+    def hand(self, call: Callable[[], object]) -> None:
+        """Have the next decision begin with a call, and the thread make one if nobody else does. Never waits."""
         if self._thread is None:
             self._start()
-        self._handed.put(call)
-        if self._thread is None:  # it ended meanwhile
+        self.soon.append(call)
+        self._ring()
+
+    def _ring(self) -> None:
+        with suppress(RuntimeError):  # rung already
+            self._bell.release()
+        if self._thread is None:
             self._start()
 
     def _hand_over(self, call: Callable[[], T]) -> T:
-        """Have the thread decide, and wait for that."""
+        """Have another thread decide, and wait for that."""
         if self._starting == get_ident():
             raise RuntimeError("called from a finalizer or a signal handler while a thread is being started. Call it from ordinary code.")
         answer: list[Any] = []
@@ -148,10 +150,12 @@ class Decisions:
 
     def call_at(self, reading: int, callback: Callable[[], object]) -> Alarm:
         """Call back, in a decision, when the monotonic clock reads that. Called in a decision."""
-        first = self._alarms.first
-        if self._thread is None or (not self.in_thread and (first is None or reading < first)):
-            self.hand(None)
-        return self._alarms.add(reading, callback)
+        if self._thread is None:
+            self._start()
+        first, alarm = self._alarms.first, self._alarms.add(reading, callback)
+        if not self.in_thread and (first is None or reading < first):
+            self._ring()
+        return alarm
 
     def _start(self) -> None:
         if not self._starting and not sys.is_finalizing():  # when a new thread would never run, and nobody waits any more
@@ -167,32 +171,25 @@ class Decisions:
 
     def _keep(self) -> None:
         me = threading.current_thread()
-        wait: float | None = 0.0
+        wait: float | None = 0.0  # None: there is nothing to wait for
         while self._thread is me:
-            try:
-                call = self._handed.get(timeout=LINGER_NS / NS_PER_SECOND if wait is None else wait)
-            except Empty:
-                if wait is None:
-                    self._thread = None  # first: whoever hands something over now starts another thread
-                    if self._handed.empty():
-                        return
-                    self._thread = me
-                call = None
+            if not self._bell.acquire(timeout=LINGER_NS / NS_PER_SECOND if wait is None else wait) and wait is None:
+                self._thread = None  # first: whoever hands something over now starts another thread
+                if not self.soon:
+                    return
+                self._thread = me
+            self.lock.acquire()
             with suppress(SystemExit):  # of a callback: without this thread, all others would wait for ever
-                self._decide(partial(self._step, call))
-            call = None
+                self._decide(self._call_due)
             with self.lock:  # what followed the decision may have set an alarm
                 first = self._alarms.first
             wait = None if first is None else min(max(first - monotonic_ns(), 0), LINGER_NS) / NS_PER_SECOND
 
-    def _step(self, call: Callable[[], object] | None) -> None:
-        """Make a call that was handed over, and one that is due."""
-        where = "in the thread that keeps the time"
-        if call is not None:
-            call_back(call, where)
+    def _call_due(self) -> None:
+        """Call back once, if that is due: other threads come in between."""
         first = self._alarms.first
         if first is not None and first <= monotonic_ns():
-            call_back(self._alarms.pop(), where)
+            call_back(self._alarms.pop(), "in the thread that keeps the time")
 
 
 decisions = Decisions()

@@ -12,7 +12,6 @@ from aiorate._schedulers.amounts import count_of
 from aiorate._schedulers.interface import Scheduler
 from aiorate._tree.line import outcome_of
 from aiorate._tree.node import Node, undo
-from aiorate._tree.refusals import ACQUIRE
 from aiorate._tree.supply import SAME, make_final, make_returnable
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._spec import RateSpec
     from aiorate._tree.node import Taken
-    from aiorate._tree.refusals import Admission, Refusals
+    from aiorate._tree.refusals import Refusals
 
     # For when the request was scheduled, and what was taken; a ticket to wait with; or None: ask again once the loop has turned.
     Answer = tuple[int, Taken] | Ticket | None
@@ -51,19 +50,19 @@ class Limit(Node):
         self,
         permits: Permits,
         most_ns: int | None = None,
-        admission: Admission | None = None,
-        refusals: Refusals = ACQUIRE,
         since: int | None = None,
         ticket: Ticket | None = None,
         starved: bool | None = None,
+        refusals: Refusals | None = None,
     ) -> Answer:
         """Take the permits, or put the request in line for at most ``most_ns``; raises the error if it may not wait there.
 
         Returns the instant for which the request is scheduled and what was taken, if it is granted at once, or else a ticket for `wait`.
         In a starved loop, grants come with a decided ticket, and for what would be refused with None: the caller lets the loop turn, and
-        goes on or calls `ask_again`. ``ticket`` is that of a caller in another thread, and ``starved`` whether its loop is starved.
+        goes on or calls `ask_again`. ``ticket`` is that of a caller in another thread, ``starved`` whether its loop is starved, and
+        ``refusals`` are the errors of another method.
         """
-        above, bounded = self.above, most_ns is not None or admission is not None
+        above, bounded, refusals = self.above, most_ns is not None or self.max_waiting is not None, refusals or self.refusals
         found: tuple[int, Taken] | None = None
         loop = self.tree.loop
         if above is not None or bounded or ticket is not None or self.line.head is None or self.closed:  # else it waits
@@ -74,7 +73,7 @@ class Limit(Node):
                         starved = loop is not None and loop.starved()
                     if starved:
                         return None
-                    self._admit(permits, most_ns, admission, refusals)
+                    most_ns, since = self._admit(permits, most_ns, since, refusals)
             except Exception:
                 if starved or (starved is None and loop is not None and loop.starved()):
                     return None
@@ -84,7 +83,7 @@ class Limit(Node):
             self.join(ticket)
             if most_ns is not None:
                 try:
-                    self.tree.agenda.limit_wait(self, ticket.asked + most_ns, (ticket, most_ns, refusals))
+                    self.tree.limit_wait(self, ticket.asked + most_ns, (ticket, most_ns, refusals))
                 except BaseException:  # no timer
                     Limit.give_up(self, ticket)
                     raise
@@ -99,42 +98,40 @@ class Limit(Node):
         ticket.set_result((*found, ticket.asked, None))
         return ticket
 
-    def _admit(self, permits: Permits, most_ns: int | None, admission: Admission | None, refusals: Refusals) -> None:
-        """Raise the error of a request that was refused and may not wait in line, or not for ``most_ns``."""
+    def _admit(self, permits: Permits, most_ns: int | None, since: int | None, refusals: Refusals) -> tuple[int | None, int | None]:
+        """How long a request that was refused may stand in line, and since when. Raises its error if it may not."""
         if self.shut:
-            raise refusals.closed()
-        if admission is not None:
-            admission.check(permits, refusals)
+            raise refusals.closed(self)
+        if self.max_waiting is not None:
+            most, limits = self.max_waiting
+            # One that is being cancelled does not count.
+            if sum([len(each.line) for each in limits]) >= most and sum([each.line.count() for each in limits]) >= most:
+                self.wait_counters.refused += 1
+                raise refusals.full(permits, most)
         if most_ns is not None:
+            if (once := self.provider.once(permits, most_ns, refusals)) is not None:
+                return once
             wait = self.wait_for(permits, self.now())
             if wait is None or wait > most_ns:
                 if not most_ns and self.above_on_demand():
                     raise refusals.no_lease()
                 self.wait_counters.refused += 1
-                raise refusals.too_long(permits, most_ns, wait)
+                raise refusals.too_long(self, permits, most_ns, wait)
+        return most_ns, since
 
-    async def ask_again(
-        self, permits: Permits, most_ns: int | None, admission: Admission | None, refusals: Refusals = ACQUIRE, since: int | None = None
-    ) -> tuple[int, Taken] | Ticket:
+    async def ask_again(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> tuple[int, Taken] | Ticket:
         """`ask`, once the starved loop has turned: nobody who only asks, and is refused, keeps it from its other tasks."""
         assert self.tree.loop is not None  # it is starved
         await self.tree.loop.turn()
-        found = self.ask(permits, most_ns, admission, refusals, since, starved=False)
+        found = self.ask(permits, most_ns, since, starved=False)
         assert found is not None  # it does not count as starved
         return found
 
-    async def acquire(
-        self,
-        permits: Permits,
-        most_ns: int | None = None,
-        admission: Admission | None = None,
-        refusals: Refusals = ACQUIRE,
-        since: int | None = None,
-    ) -> tuple[int, Taken]:
+    async def acquire(self, permits: Permits, most_ns: int | None = None) -> tuple[int, Taken]:
         """`ask`, and wait. Returns the nanoseconds waited, and what was taken."""
-        found = self.ask(permits, most_ns, admission, refusals, since)
+        found = self.ask(permits, most_ns)
         if found is None:
-            found = await self.ask_again(permits, most_ns, admission, refusals, since)
+            found = await self.ask_again(permits, most_ns)
         if isinstance(found, tuple):
             return 0, found[1]
         waited, _, taken = await self.wait(found)
@@ -193,14 +190,7 @@ class Limit(Node):
                 self.tree.resuming -= 1
             undo(outcome[1], returnable=current, tasks=1)
 
-    def wait_blocking(
-        self,
-        permits: Permits,
-        most_ns: int | None = None,
-        admission: Admission | None = None,
-        refusals: Refusals = ACQUIRE,
-        since: int | None = None,
-    ) -> tuple[int, Taken]:
+    def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, Taken]:
         """Block this thread until the permits are granted; returns the ns waited, and what was taken."""
         raise RuntimeError(
             "acquire_blocking() needs a limiter for the whole process: Limiter(..., scope='process'). In a coroutine, await acquire()."
@@ -422,12 +412,9 @@ class Limit(Node):
         self.offset -= 1  # so that what is granted from now on has a later instant than what was granted before
         self.scheduler.reset(self.now())
         self.permitted = self.scheduler
-        counters = self.own_counters()
-        granted, refused = count_of(self.granted - counters.given_back), counters.refused
-        self.unmetered = self.meter.grabs = 0  # first: `Totals` are read at any time, and may be too low, but not too high
-        counters.clear()
-        if self.watch is not None:
-            self.watch.cleared(granted, refused)
+        granted = self.granted
+        self.unmetered = self.meter.grabs = 0  # first: totals are read at any time, and may be too low, but not too high
+        self.own_counters().clear(granted)
         self.changed()
 
     def belong(self, above: Self | None, permits_above: Callable[[Permits], Permits] = SAME) -> None:
@@ -453,20 +440,3 @@ class Limit(Node):
         self.scheduler._owner = _KEY
         if above is not None:
             self.share(above, permits_above)
-
-
-class MaxWaiting:
-    """At most ``most`` requests wait in the line of the node and in that of its ``places``."""
-
-    __slots__ = ("_nodes", "most")
-
-    def __init__(self, most: int, node: Limit, places: Limit | None = None) -> None:
-        self.most: int = most
-        self._nodes = (node,) if places is None else (node, places)
-
-    def check(self, permits: Permits, refusals: Refusals) -> None:
-        """Raise LineFull if ``most`` requests wait already. One that is being cancelled does not count."""
-        lines = [node.line for node in self._nodes]
-        if sum(map(len, lines)) >= self.most and sum(line.count() for line in lines) >= self.most:
-            self._nodes[0].own_counters().refused += 1
-            raise refusals.full(permits, self.most)

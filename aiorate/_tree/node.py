@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from aiorate._loops.loop import Ticket, Waker
     from aiorate._schedulers.amounts import Permits
-    from aiorate._tree.agenda import Limited
-    from aiorate._tree.tree import Tree
+    from aiorate._tree.tree import Limited, Tree
 
 
 _ESTIMATED = 32  # requests that time out in one wake-up whose errors say how long each would have waited
@@ -126,7 +125,7 @@ class Node(Supply):
         assert self.waker is not None
         self.waker.leave(ticket)
         self.line.leave(ticket)
-        self.tree.agenda.forget(ticket)
+        self.tree.left(ticket)
         if ticket is self.line.head:
             self.look_if_alive()
 
@@ -189,7 +188,7 @@ class Node(Supply):
                 self.due = None
                 if first is not None:
                     self.provider.held_up()
-                tree.agenda.wake(self, None if first is None or self.stopped else self.paused_until)
+                tree.wake(self, None if first is None or self.stopped else self.paused_until)
                 return self._leave_above() or moved
             permits = first.wanted
             up = self.permits_above(permits)
@@ -215,7 +214,7 @@ class Node(Supply):
                     return moved
                 continue
             self.due = now - late
-            tree.agenda.wake(self, None)
+            tree.wake(self, None)
             if self.standing is first and self.wanted == up:
                 self.wanted = up  # equal amounts, but perhaps of another request, which notes what it waited for
                 return moved
@@ -239,7 +238,7 @@ class Node(Supply):
     def _set_due(self, at: int) -> None:
         """The first is due at that instant."""
         self.due = None if at >= NOBODY_KNOWS else at
-        self.tree.agenda.wake(self, None if self.due is None else at + self.offset if self.held_at is None else self.reading_at(at))
+        self.tree.wake(self, None if self.due is None else at + self.offset if self.held_at is None else self.reading_at(at))
 
     # Grant.
 
@@ -259,7 +258,7 @@ class Node(Supply):
                 first = line.first()
                 if first is None:
                     self.due = None
-                    tree.agenda.wake(self, None)
+                    tree.wake(self, None)
                     if served < now:
                         self.late_since, self.woken_at = served, now
                     break
@@ -389,7 +388,7 @@ class Node(Supply):
             line.leave_below(flow)
             below._fail(error)
         self.due = None
-        self.tree.agenda.wake(self, None)
+        self.tree.wake(self, None)
 
     def close(self, error: BaseException) -> None:
         """Fail every request in line, and grant nothing from now on."""
@@ -473,7 +472,7 @@ class Node(Supply):
         """Nobody asks it again: its key was evicted."""
         self.tree.forget(self)
         if self.wake_at is not None:
-            self.tree.agenda.wake(self, None)
+            self.tree.wake(self, None)
         if self.waker is not None:
             self.waker.retire()
             self.waker, self.line = None, NOBODY

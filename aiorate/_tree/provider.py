@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aiorate._schedulers.amounts import Permits
+    from aiorate._tree.refusals import Refusals
+
 
 class Provider:
     """Told by a limit what other processes have to hear of. The defaults are those of a limit whose permits come from its own process."""
@@ -31,6 +37,13 @@ class Provider:
 
     def held_up(self) -> None:
         """A request waits for the end of a pause."""
+
+    def once(self, permits: Permits, most_ns: int, refusals: Refusals) -> tuple[int, int] | None:
+        """Instead of waiting for ``most_ns``: for how long a request waits for an answer, which grants or refuses it, and since when.
+
+        None: it waits as all others do. May raise its error.
+        """
+        return None
 
     def look(self) -> None:
         """Somebody is about to be told what is left: learn it, if that takes no time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from aiorate._errors import LimiterClosed, LineFull, WaitTooLong
 from aiorate._rate import ns_to_seconds
@@ -27,25 +27,25 @@ class Refusals:
         """The call with its argument, as errors name it."""
         return f"{self._call}({permits})" if isinstance(permits, int) else f"{self._call}()"
 
-    def closed(self) -> LimiterClosed:
-        """The limiter, or one that it shares, is closed."""
+    def closed(self, limit: Any) -> LimiterClosed:
+        """The ``limit``, or one that it shares, is closed."""
         return LimiterClosed(f"{self._call}(): {CLOSED}")
 
     def full(self, permits: Permits, most: int) -> LineFull:
         """``most`` requests are waiting."""
         return LineFull(f"{self.named(permits)}: the line is full (max_waiting={most}). Nothing was spent. Try later.")
 
-    def too_long(self, permits: Permits, most_ns: int, wait: int | None) -> WaitTooLong:
+    def too_long(self, limit: Any, permits: Permits, most_ns: int, wait: int | None) -> WaitTooLong:
         """The request would wait for ``wait``, and may wait for ``most_ns``."""
         seconds, most = inf if wait is None else ns_to_seconds(wait), ns_to_seconds(most_ns)
         return WaitTooLong(
-            f"{self.named(permits)} would wait {seconds:.6g} s{self.reason(permits)}, but max_wait is {most:g} s."
+            f"{self.named(permits)} would wait {seconds:.6g} s{self.reason(limit, permits)}, but max_wait is {most:g} s."
             " Nothing was spent. Try later, or raise max_wait.",
             seconds,
             most,
         )
 
-    def reason(self, permits: Permits) -> str:
+    def reason(self, limit: Any, permits: Permits) -> str:
         """Why the request would wait, as a part of a sentence."""
         return ""
 
@@ -67,11 +67,4 @@ class Refusals:
 
 
 ACQUIRE = Refusals("acquire")
-
-
-class Admission(Protocol):
-    """What a request has to pass before it may wait."""
-
-    def check(self, permits: Permits, refusals: Refusals) -> None:
-        """Raise its error if it may not."""
-        ...
+BLOCKING = Refusals("acquire_blocking")

@@ -17,6 +17,7 @@ from aiorate._schedulers.interface import NOBODY_KNOWS, claim
 from aiorate._tree.counters import NOTHING, Counters
 from aiorate._tree.line import NOBODY
 from aiorate._tree.provider import OWN
+from aiorate._tree.refusals import ACQUIRE
 from aiorate._tree.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from aiorate._schedulers.interface import Scheduler
     from aiorate._tree.line import Line
     from aiorate._tree.provider import Provider
+    from aiorate._tree.refusals import Refusals
     from aiorate._tree.tree import Tree
     from aiorate._tree.watch import Watch
 
@@ -53,12 +55,14 @@ class Supply(Timeline):
         "is_places",
         "late_since",
         "line",
+        "max_waiting",
         "meter",
         "name",
         "on_event",
         "permits_above",
         "permitted",
         "provider",
+        "refusals",
         "resuming",
         "returnable",
         "scheduler",
@@ -95,6 +99,10 @@ class Supply(Timeline):
         self.on_event: Callable[[Event], object] | None = None
         """Called with each `Event`."""
         self.provider: Provider = OWN
+        self.max_waiting: tuple[int, Sequence[Self]] | None = None
+        """The most requests that may wait in the lines of these limits, itself included; None: any number."""
+        self.refusals: Refusals = ACQUIRE
+        """The errors of its callers' method."""
         own = scheduler._meter
         self.meter: Meter = PureMeter(ask=scheduler.take) if own is None else own
         """The shortest way to a permit that lies ready.

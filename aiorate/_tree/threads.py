@@ -20,25 +20,24 @@ from aiorate._meter import COMPILED
 from aiorate._tree.deciding import LINGER_NS, decisions
 from aiorate._tree.limit import Limit
 from aiorate._tree.node import undo
-from aiorate._tree.refusals import ACQUIRE, Refusals
+from aiorate._tree.refusals import ACQUIRE, BLOCKING
 from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from typing import Any, ParamSpec, TypeVar
+    from typing import ParamSpec, TypeVar
 
     from aiorate._loops.loop import Clock, Handle, Ticket
     from aiorate._loops.turn import OneLoop
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer
     from aiorate._tree.node import Outcome, Taken
-    from aiorate._tree.refusals import Admission
+    from aiorate._tree.refusals import Refusals
 
     P = ParamSpec("P")
     T = TypeVar("T")
 
 
-BLOCKING = Refusals("acquire_blocking")
 _LOOK_AGAIN = 1.0  # seconds: on Windows, Ctrl-C is not heeded before
 _FEW = 32  # loops with waiters; of more, closed ones are looked for at most every 10 ms
 _APART_NS = 10_000_000
@@ -53,15 +52,14 @@ class ThreadTicket(OutcomeTicket):
     Whatever becomes of it, `undo_request` undoes it: its owner was cancelled or interrupted, or its loop was closed.
     """
 
-    __slots__ = ("limit", "loop", "signal", "taken")
+    __slots__ = ("limit", "loop", "taken")
 
     def __init__(self, limit: Limit, permits: Permits, loop: OneLoop | None = None) -> None:
-        self.outcome = self.task = None  # as its base does, without a call
+        self.outcome = self.signal = None  # as its base does, without a call
         self.left = False  # also once its grant has gone on
         self.limit: Limit = limit
         self.wanted = permits
         self.loop: OneLoop | None = loop  # of its owner; None: a thread without one
-        self.signal: Any = None  # made by its owner, to wait for; a lock in a thread without a loop
         self.taken: Taken | None = None  # at once: (), if it had to wait; None: it was not decided, or was undone
 
     def done(self) -> bool:
@@ -87,7 +85,7 @@ class ThreadTicket(OutcomeTicket):
 
     def leave(self) -> None:
         """Its owner goes on. The line may keep the ticket for a while, but must keep nothing else."""
-        self.left, self.task, self.signal = True, None, None
+        self.left, self.signal = True, None
 
 
 def _deliver(loop: OneLoop) -> None:
@@ -206,7 +204,7 @@ class _Threads(Loop):
         loop = ticket.loop
         assert loop is not None  # or nobody could await what it returns
         if ticket.signal is None:
-            ticket.signal, ticket.task = loop.signal(), loop.owner()
+            ticket.signal = loop.signal()
         return loop.wait(ticket.signal)
 
     def leave(self, ticket: ThreadTicket, /) -> None:
@@ -269,20 +267,19 @@ class ThreadLimit(Limit):
         self,
         permits: Permits,
         most_ns: int | None = None,
-        admission: Admission | None = None,
-        refusals: Refusals = ACQUIRE,
         since: int | None = None,
         ticket: Ticket | None = None,
         starved: bool | None = None,
+        refusals: Refusals | None = None,
     ) -> Answer:
         loop = loop_here()
         if loop is None:  # a coroutine that is driven by hand: it must not wait
-            return decisions.run(super().ask, permits, most_ns, admission, refusals, since, None, False)
+            return decisions.run(super().ask, permits, most_ns, since, None, False)
         assert self.tree.loop is not None
         starved = self.tree.loop.starved() if starved is None else starved
         own = ThreadTicket(self, permits, loop)
         try:
-            return decisions.run(_ask, own, most_ns, admission, refusals, since, starved)
+            return decisions.run(_ask, own, most_ns, since, starved)
         except BaseException:
             decisions.post(partial(undo_request, own))
             raise
@@ -298,14 +295,7 @@ class ThreadLimit(Limit):
         if waiters.remove(ticket):
             super()._went_on(ticket, taken, waited)
 
-    def wait_blocking(
-        self,
-        permits: Permits,
-        most_ns: int | None = None,
-        admission: Admission | None = None,
-        refusals: Refusals = BLOCKING,
-        since: int | None = None,
-    ) -> tuple[int, Taken]:
+    def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, Taken]:
         """Block this thread until the permits are granted; returns the ns waited, and what was taken.
 
         Interrupted at any instant, as by Ctrl-C, the request is undone, or its grant comes back. RuntimeError in a
@@ -321,7 +311,7 @@ class ThreadLimit(Limit):
             raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
         ticket = ThreadTicket(self, permits)
         try:
-            found = decisions.run(_ask, ticket, most_ns, admission, refusals, since, False)
+            found = decisions.run(_ask, ticket, most_ns, None, False, BLOCKING if self.refusals is ACQUIRE else None)
             if isinstance(found, tuple):
                 return 0, found[1]
             lock = threading.Lock()
@@ -346,10 +336,8 @@ def _take(ticket: ThreadTicket) -> tuple[int, Taken] | None:
     return found
 
 
-def _ask(
-    ticket: ThreadTicket, most_ns: int | None, admission: Admission | None, refusals: Refusals, since: int | None, starved: bool
-) -> Answer:
-    answer = Limit.ask(ticket.limit, ticket.wanted, most_ns, admission, refusals, since, ticket, starved)
+def _ask(ticket: ThreadTicket, most_ns: int | None, since: int | None, starved: bool, refusals: Refusals | None = None) -> Answer:
+    answer = Limit.ask(ticket.limit, ticket.wanted, most_ns, since, ticket, starved, refusals)
     ticket.taken = answer[1] if isinstance(answer, tuple) else ()
     if answer is ticket and not isinstance(ticket.outcome, BaseException):
         waiters.add(ticket)

@@ -1,29 +1,35 @@
-"""The tree: the event loop and the timer of all limits that share each other, and how to decide where many threads ask.
+"""The tree: the event loop of all limits that share each other, when to look at each, and how to decide where many threads ask.
 
-A limiter that shares nothing is a tree of one, and keys without a shared limit are a tree without a root. Knows nothing of rates, and of
-its limits only that they may wait in a loop that goes away.
+A limiter that shares nothing is a tree of one, and keys without a shared limit are a tree without a root. One timer serves all of them. It
+is a hint, the clock is the judge: the code that is woken looks, and sets the timer again. It never fires twice within the loop's grain,
+and one that fires too early for the same reading again is given more time. Knows nothing of rates.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Protocol
 from weakref import ref
 
 from aiorate._loops.loop import call_back
 from aiorate._loops.table import loop_of, running_loop
-from aiorate._tree.agenda import Agenda
+from aiorate._tree.line import outcome_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import ParamSpec, TypeVar
 
-    from aiorate._loops.loop import Clock, Loop
-    from aiorate._tree.agenda import Member
+    from aiorate._loops.loop import Clock, Handle, Loop, Ticket
+    from aiorate._tree.refusals import Refusals
 
     P = ParamSpec("P")
     T = TypeVar("T")
 
+
+# A request that waits for a limited time: its ticket, the ns for which it may wait, and its errors.
+Limited = tuple["Ticket", int, "Refusals"]
+_SMALL = 32
 
 _IN_USE = (
     "this limiter is in use by another running event loop. For several loops or threads, create it with scope='process'; two limiters"
@@ -31,15 +37,47 @@ _IN_USE = (
 )
 
 
+class Member(Protocol):
+    """A limit, for its tree."""
+
+    wake_at: int | None
+    """The reading of the clock at which it is looked at; None: it is not."""
+
+    def ring(self) -> None:
+        """The first is due."""
+
+    def expire(self, over: Iterable[Limited]) -> None:
+        """Fail those requests in line that are not due either."""
+
+    def fail(self, error: BaseException) -> None:
+        """Fail every request in line."""
+
+    def disband(self, forked: bool) -> None:
+        """The loop is no longer used: every request in line fails, if its loop can still wake it."""
+
+
 class Tree:
     """One event loop and one timer for all limits that share each other."""
 
-    __slots__ = ("__weakref__", "_members", "agenda", "clock", "epoch", "loop", "precise", "resuming")
+    __slots__ = (
+        "__weakref__",
+        "_early",
+        "_fired_at",
+        "_handle",
+        "_heap",
+        "_members",
+        "_most",
+        "_number",
+        "_set_for",
+        "clock",
+        "epoch",
+        "loop",
+        "precise",
+        "resuming",
+    )
 
     threads: bool = False
     """Whether callers of several loops and threads may ask."""
-    agenda: Agenda
-    """When its limits are looked at, as long as it has a loop."""
 
     def __init__(self, clock: Clock | None = None, precise: bool = False) -> None:
         self.clock: Clock | None = clock
@@ -92,8 +130,13 @@ class Tree:
 
     def _use(self, loop: Loop | None) -> None:
         self.loop = loop
-        if loop is not None:
-            self.agenda = Agenda(loop)
+        self._handle: Handle | None = None
+        self._set_for: int | None = None
+        self._early = 0  # how often the timer fired before that reading
+        self._fired_at: int | None = None
+        self._heap: list[tuple[int, int, Member, Limited | None]] = []
+        self._most = _SMALL  # entries before those that are over are removed
+        self._number = 0
 
     def disband(self, forked: bool) -> None:
         """The loop is no longer used: its requests are gone, and fail if their loop can still wake them."""
@@ -103,7 +146,7 @@ class Tree:
             if (member := each()) is not None:
                 member.disband(forked)
         if not forked:
-            call_back(partial(self.agenda.set, None), "as its event loop was left")
+            call_back(partial(self._set, None), "as its event loop was left")
 
     def add(self, member: Member) -> None:
         """Others share that limit, or somebody waits there for the first time."""
@@ -115,3 +158,92 @@ class Tree:
         """Nobody asks that limit again."""
         if self._members is not None:
             self._members.pop(ref(member), None)
+
+    # When to look.
+
+    def wake(self, limit: Member, reading: int | None) -> None:
+        """Look at the limit when the clock reads that; None: not before something changes."""
+        if reading != limit.wake_at:
+            limit.wake_at = reading
+            if reading is not None:
+                self._number += 1
+                heappush(self._heap, (reading, self._number, limit, None))
+            self._aim()
+        elif self._heap:  # the first may be of a request that was just granted
+            self._aim()
+
+    def limit_wait(self, limit: Member, until: int, request: Limited) -> None:
+        """Have a request in line fail at that reading."""
+        self._number += 1  # of requests with the same deadline, the first to join gives up first
+        heappush(self._heap, (until, self._number, limit, request))
+        self._aim()
+
+    def left(self, ticket: Ticket) -> None:
+        """A request left undecided, perhaps one with a deadline."""
+        first = self._heap[0][3] if self._heap else None
+        if first is not None and first[0] is ticket:
+            self._aim()
+
+    def _holds(self, entry: tuple[int, int, Member, Limited | None]) -> bool:
+        at, _, limit, request = entry
+        return limit.wake_at == at if request is None else _waits(request[0])
+
+    def _aim(self) -> None:
+        heap = self._heap
+        while heap and not self._holds(heap[0]):
+            heappop(heap)
+        self._most -= 1
+        if len(heap) > max(self._most, _SMALL):  # they would pile up behind the first
+            heap[:] = [entry for entry in heap if self._holds(entry)]
+            heapify(heap)
+            self._most = 2 * len(heap) + _SMALL
+        self._set(heap[0][0] if heap else None)
+
+    def _set(self, reading: int | None) -> None:
+        """Wake when the clock reads that; None: never."""
+        if self._handle is not None:
+            if reading == self._set_for:
+                return
+            handle, self._handle = self._handle, None  # first: a signal handler may raise after any call
+            handle.cancel()
+        loop = self.loop
+        self._early = self._early + 1 if reading == self._set_for else 0
+        self._set_for = reading
+        if reading is not None:
+            assert loop is not None  # since somebody waits
+            if self._fired_at is not None:
+                reading = max(reading, self._fired_at + max(1, self._early) * loop.grain)
+            self._handle = loop.call_at(reading, self._ring)
+
+    def _ring(self) -> None:
+        """Look at the limits that are due, and fail the requests whose time is over."""
+        heap, loop = self._heap, self.loop
+        assert loop is not None  # which has called
+        self._handle = self._fired_at = None
+        due: list[Member] = []  # a limit that wants to be looked at again waits for the loop to turn, even if the clock stands still
+        over: dict[Member, dict[Ticket, Limited]] = {}
+        most = loop.most
+        try:
+            self._fired_at = reading = loop.read()
+            while heap and heap[0][0] <= reading and most:
+                entry = heappop(heap)
+                if self._holds(entry):
+                    _, _, limit, request = entry
+                    if request is None:
+                        limit.wake_at = None
+                        due.append(limit)
+                    else:
+                        most -= 1
+                        over.setdefault(limit, {})[request[0]] = request  # a store gives some a nearer deadline, too
+            for limit in due:
+                limit.ring()
+            for limit, requests in over.items():
+                limit.expire(request for request in requests.values() if _waits(request[0]))
+            self._aim()
+        except Exception as error:  # a broken clock: nobody hangs
+            for limit in dict.fromkeys([*due, *over, *[entry[2] for entry in heap]]):
+                limit.fail(error)
+
+
+def _waits(ticket: Ticket) -> bool:
+    return not (ticket.left or ticket.done()) and outcome_of(ticket) is None

@@ -1,4 +1,4 @@
-"""Which header of a server says what: a table, which `aiorate.http._quotas` reads from top to bottom.
+"""Which header of a server says what: a table, which `aiorate.http._feedback` reads from top to bottom.
 
 A header belongs to the first profile that claims it. All names are in lower case. The form of a reset is not in the table:
 seconds, a time since the epoch, a duration of Go and a date can be told apart, and gateways change one into another.
@@ -36,8 +36,6 @@ class Profile(NamedTuple):
     unnamed_pause: float | None = None  # seconds to pause after a 429, or a 403 that throttles, if no time is named; None: as with others
     everywhere: str = ""  # a header that is ``true`` if all that the client does is throttled, not only this key
 
-
-RETRY_AFTER = "retry-after"  # RFC 9110, section 10.2.3: https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3
 
 # Milliseconds. The clients of OpenAI and Azure take these before Retry-After, which is the same time in whole seconds.
 # https://github.com/openai/openai-python/blob/main/src/openai/_base_client.py

@@ -12,7 +12,7 @@ from helpers.asgi import Answer, ask, ok
 from aiorate import AllOf, CalendarWindow, Limiter, Rate, Scheduler, SlidingWindow, TokenBucket
 from aiorate.asgi import RateLimitMiddleware
 from aiorate.http import Quota
-from aiorate.http._quotas import LONGEST
+from aiorate.http._feedback import LONGEST
 from aiorate.testing import ManualClock
 
 SECOND = 1_000_000_000

@@ -244,7 +244,7 @@ def test_the_short_way_is_that_of_the_script() -> None:
             asked = Question(horizon=20_000.0, reach=MOST, within=0.0, took=-1)
             answer = Answering(at, [*asked, 1, every, burst, 0, 0, 0, 0, 0, n, 1], value, value, False)
             short, new, keep = take_now(every, burst, n, value, value, at)
-            assert short == (answer.runs[0][0] > 0, pytest.approx(answer.state[0][0], rel=1e-9, abs=1e-3))
+            assert short == (answer.runs[0][0] > 0, pytest.approx(answer.states[0][0], rel=1e-9, abs=1e-3))
             if new is not None:
                 assert ([*new], keep) == (pytest.approx(answer.answer.numbers, rel=1e-9, abs=1e-3), pytest.approx(answer.keep, abs=1e-3))
                 value = new

@@ -10,11 +10,11 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from aiorate.http import Feedback, Quota, read_feedback
-from aiorate.http._quotas import LONGEST
-from aiorate.http._vendors import PROFILES, RETRY_AFTER, RETRY_AFTER_MS
+from aiorate.http._feedback import LONGEST
+from aiorate.http._vendors import PROFILES, RETRY_AFTER_MS
 
 NAMES = sorted(
-    {RETRY_AFTER, *RETRY_AFTER_MS, "date", "age", "server", "ratelimit", "ratelimit-policy"}
+    {"retry-after", *RETRY_AFTER_MS, "date", "age", "server", "ratelimit", "ratelimit-policy"}
     | {name for profile in PROFILES for name, _ in profile.signs}
     | {
         name

@@ -28,13 +28,6 @@ WAYS: list[Callable[..., object]] = [
 REQUEST = httpx2.Request("GET", "https://EXAMPLE.com/path")
 
 
-class Keyed:
-    """An object with `__getitem__` only."""
-
-    def __getitem__(self, key: str) -> Limiter:
-        return Limiter("1/s")
-
-
 def test_wrong_arguments_are_refused_at_once() -> None:
     """Where the client is made, not at its first request in the night."""
     table: list[tuple[list[Any], dict[str, Any], type[Exception], str]] = [
@@ -45,8 +38,6 @@ def test_wrong_arguments_are_refused_at_once() -> None:
         ([[Limiter("1/s")]], {}, TypeError, "not list"),
         ([asyncio.Semaphore()], {}, TypeError, "not Semaphore"),
         ([Limiter("1/s")], {"key": str}, TypeError, "Leave key= out, or pass one limiter for each key"),
-        ([{}], {"key": "host"}, TypeError, "function of the request, such as .*, not str"),
-        ([Limiter("1/s")], {"cost": 7}, TypeError, "such as `lambda request: 1`, not int"),
         *(([Limiter("1/s")], {"max_wait": wait}, ValueError, r"\(max_wait=.*0 seconds or more, or None") for wait in (-1, timedelta(-1))),
         *(([Limiter("1/s")], {"max_wait": wait}, ValueError, "or None") for wait in (float("inf"), float("nan"), 10**400, Decimal("sNaN"))),
         *(([Limiter("1/s")], {"max_wait": wait}, TypeError, "a number of seconds or None") for wait in (True, "1")),
@@ -55,7 +46,7 @@ def test_wrong_arguments_are_refused_at_once() -> None:
         for args, options, error, hint in table:
             with pytest.raises(error, match=hint):
                 limit(*args, **options)
-        for limiters in (Limiter("1/s"), {}, Keyed()):
+        for limiters in (Limiter("1/s"), {}):
             assert limit(limiters, max_wait=timedelta(seconds=2)) is not None
 
 
@@ -66,9 +57,9 @@ async def test_a_key_without_a_limiter_says_so() -> None:
         ({"https://example.com": Limiter("1/s")}, {}, LookupError, "'https://example.com:443'"),
         ({}, {"key": lambda request: 7}, LookupError, "7"),
         (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: None}, TypeError, "key must return text, .* not None"),
-        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: []}, TypeError, "hashable.*'list'"),
+        (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: []}, TypeError, "unhashable.*'list'"),
         (KeyedLimiter(lambda key: "1/s"), {"key": lambda request: asyncio.sleep(0)}, TypeError, "a coroutine cannot be a key"),
-        ({}, {"key": lambda request: ([],)}, TypeError, "hashable.*'list'"),
+        ({}, {"key": lambda request: ([],)}, TypeError, "unhashable.*'list'"),
         ({"x": "10/s"}, {"key": lambda request: "x"}, TypeError, r"limiter for 'x' must be a Limiter, not str. Write Limiter\('100/s'\)"),
     ]
     for limiters, options, error, hint in table:

@@ -50,7 +50,7 @@ def test_threads_and_loops_wait_in_the_line_of_a_key(kind: str) -> None:
     assert not keyed.try_acquire("a")
 
 
-def test_each_function_is_asked_once_for_a_key() -> None:
+def test_threads_get_one_limiter_for_a_key() -> None:
     calls: Counter[str] = Counter()
     shared = wide(burst=1000)
 
@@ -75,7 +75,6 @@ def test_each_function_is_asked_once_for_a_key() -> None:
     for thread in [in_thread(work) for _ in range(8)]:
         thread.result(LONG)
 
-    assert {1} == set(calls.values())
     assert (200, 100, 100) == (len(calls), len(found), len(keyed))
 
 
@@ -104,7 +103,7 @@ def test_other_threads_go_on_while_a_key_is_made() -> None:
 
 
 def test_a_slow_factory_holds_up_no_other_key() -> None:
-    """One lock served all factories of the process. Who wants the very key that is being made waits for it."""
+    """One lock served all factories of the process. Who wants the very key that is being made gets that of the first."""
     inside, over = threading.Event(), threading.Event()
     made: list[str] = []
 
@@ -120,6 +119,8 @@ def test_a_slow_factory_holds_up_no_other_key() -> None:
     slow = in_thread(lambda: keyed["slow"])
     assert inside.wait(LONG)
     same = in_thread(lambda: keyed["slow"])
+    while 2 > made.count("slow"):
+        time.sleep(0.001)
 
     keyed.acquire_blocking("quick")
     others.acquire_blocking("quick")
@@ -127,26 +128,7 @@ def test_a_slow_factory_holds_up_no_other_key() -> None:
     over.set()
 
     assert slow.result(LONG) is same.result(LONG)
-    assert ["slow", "quick", "quick"] == made
-
-
-def test_keys_of_two_threads_that_want_each_other_are_a_circle() -> None:
-    """Each thread would wait for the other for ever."""
-    both = threading.Barrier(2)
-    partner = {"a": "b", "b": "a"}
-    made: list[str] = []
-
-    def factory(key: str) -> Limiter:
-        made.append(key)
-        if len(made) <= 2:
-            both.wait(LONG)
-        return keyed[partner[key]]
-
-    keyed = KeyedLimiter[str](factory, scope="process")
-    errors = [thread.exception(LONG) for thread in [in_thread(lambda key=key: keyed[key]) for key in partner]]  # type: ignore[misc]
-
-    assert any("itself" in str(error) for error in errors)
-    assert 0 == len(keyed)
+    assert ["slow", "slow", "quick", "quick"] == made
 
 
 def test_a_key_in_use_by_a_thread_is_kept() -> None:

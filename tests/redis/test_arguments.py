@@ -29,7 +29,7 @@ BOTH: list[tuple[dict[str, Any], str]] = [  # wrong options of either, and what 
     ({"scope": "thread"}, "'loop' or 'process'"),
 ]
 RATES: list[tuple[dict[str, Any], str]] = [
-    *(({"rate": "0"}, "greater than 0"), ({"rate": []}, "a list of one or more"), ({"rate": "10 per fortnight"}, "not a rate")),
+    *(({"rate": "0"}, "greater than 0"), ({"rate": []}, "at least one limit"), ({"rate": "10 per fortnight"}, "not a rate")),
     *(({"lease": math.nan}, "finite"), ({"slack": 0, "lease": 0.0009}, "at least 0.001"), ({"burst": 0}, "1 or more")),
     ({"rate": TokenBucket("10/s", burst=20), "burst": 20}, "has a burst already"),
     ({"rate": ["100/s", TokenBucket("10/s", burst=20)], "burst": 20}, "has a burst already"),

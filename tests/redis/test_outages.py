@@ -439,7 +439,8 @@ async def test_a_value_of_somebody_else_is_left_alone(store: RealServer, kind: s
         subject, _ = made(store, kind, "raise", grace=0.1)
         form = value.split()[0]
         said = str(await take(subject))
-        assert f"as {form}; this release reads aiorate/2" in said, (kind, value, said)
+        assert f" holds {form}" in said, (kind, value, said)
+        assert "and no sound aiorate/2 " in said, (kind, value, said)
         assert value == store.send("GET", "aiorate:x"), (kind, value)
         await subject.aclose()
 

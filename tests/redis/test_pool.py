@@ -34,7 +34,7 @@ def pool_of(*parts: tuple[str, int], unit: bool = True, late: int = 5 * MS) -> t
 
 def slots(pool: Pool, n: int, first: int, every: int = MS, amounts: Any = (1,)) -> None:
     pool.asked = False
-    pool.hand.add([Run(amounts, n, first, [first], [(1, every)], 5 * MS)])
+    pool.hand.add(Run(amounts, n, 5 * MS, [(first, 1, every)]))
 
 
 def test_slots_are_granted_as_they_fall_due_and_lapse() -> None:
@@ -69,7 +69,7 @@ def test_what_is_given_back_is_the_next_ones_until_it_would_have_lapsed() -> Non
 def test_reservations_gather_slots_of_others_and_only_the_first_is_lost() -> None:
     pool, _ = pool_of(("10/s", 1), ("100/s", 1), unit=False)
     for place, tokens in enumerate([40, 10, 30, 5, 50, 20]):  # each was for one request, and the first lapses
-        pool.hand.add([Run((1, tokens), 1, place * 9 * MS, [], [], 4 * MS)])
+        pool.hand.add(Run((1, tokens), 1, 4 * MS, [(place * 9 * MS, 1, 0)]))
 
     for tokens, *looks in ((40, 5, 18), (10, 18, 36), (30, 36), (5, 36)):
         for now in looks:

@@ -34,16 +34,10 @@ class Twin:
             raise ValueError("WRONGTYPE the key has another kind of limit, or something else")
         told = _read(remembered, kind, w) if remembered != self.text else None
         answering = Answering(now, w, kept, told, self.text == remembered)
-        if not answering.state:
+        if not answering.states:
             return f"{now:.0f}; clock"
-        life, written, hush, claim, lasts, latest, near, count, *_ = answering.answer.numbers
-        words = [f"{FORM} {kind} {life:.0f} {written:.0f} {hush:.17g} {claim:.0f} {lasts:.17g} {latest:.17g} {near:.17g} {count:.0f}"]
-        for (every, *_), state in zip(answering.limits, answering.state, strict=True):
-            words += [f"{each:.17g}" for each in state] if every > 0 else [f"{state[0]:.17g}", *[f"{each:.0f}" for each in state[1:]]]
-        self.text = " ".join(words)
-        runs = [
-            f" {n:.0f}" + (f" {place:.0f}" if n else "") + "".join([f" {us:.3f}" for us in starts]) for n, place, starts in answering.runs
-        ]
+        self.text = f"{FORM} {kind} " + " ".join([f"{each:.17g}" for each in answering.answer.numbers])
+        runs = [f" {n:.0f} {place:.0f}" + "".join([f" {us:.3f}" for us in starts]) for n, place, starts in answering.runs]
         return f"{self.text}; {answering.wait:.3f} {answering.place:.0f} {answering.seat:.0f}{''.join(runs)}"
 
 

@@ -43,7 +43,7 @@ def test_ctrl_c_spends_nothing_wherever_it_comes(place: Any, capfd: pytest.Captu
         before = sys.gettrace()
         sys.settrace(interrupt)
         try:
-            limiter._enter_blocking(1)
+            limiter.__enter__()
         finally:
             sys.settrace(before)
 
