@@ -91,7 +91,7 @@ def every_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def each_meter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every scheduler that is made has the meter in Python, and once more the compiled one."""
     kind = PureMeter if request.param == "pure" else compiled_meter()
-    for module in ("pacing", "stored"):
+    for module in ("ticks", "token_bucket"):
         monkeypatch.setattr(f"aiorate._schedulers.{module}.Meter", kind)
     monkeypatch.setattr("aiorate._loops.loop.LoopCheck", partial(check_of, kind))
 

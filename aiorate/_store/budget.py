@@ -27,7 +27,6 @@ class _Dimension(Scheduler):
     def __init__(self, pool: Pool, place: int, rate: Rate, burst: int | None) -> None:
         self._pool, self._place = pool, place
         self.rate, self.max_permits = rate, burst
-        self._receipts: bool = True
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         return now

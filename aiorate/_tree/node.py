@@ -289,9 +289,7 @@ class Node(Supply):
                 except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
                     permitted.give_back(permits, now, now)
                     continue
-                if not woken:  # as make_returnable(), without a call for each grant
-                    scheduler._receipts = True
-                woken += 1
+                woken += 1  # and as make_returnable(), without a call for each grant
                 self.unmetered += permits
                 self.resuming += 1
                 self.returnable += 1
@@ -417,7 +415,6 @@ class Node(Supply):
         # Grants whose tasks will never go on cannot come back; those that are held may.
         self.returnable = 0 if forked else max(self.returnable - self.resuming, 0)
         self.resuming = 0
-        self.scheduler._receipts = self.returnable > 0
 
     def wait_for(self, permits: Permits, now: int) -> int | None:
         """Nanoseconds until a request made now would be granted, those in line included, or less; None: unknown.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from aiorate._errors import LimiterClosed
 from aiorate._loops.loop import LOOP_CHECK_NS
-from aiorate._meter import ENDLESS, FAR, PureMeter
+from aiorate._meter import FAR, NO_LINE, PureMeter
 from aiorate._schedulers.interface import NOBODY_KNOWS, claim
 from aiorate._tree.counters import NOTHING, Counters
 from aiorate._tree.line import NOBODY
@@ -41,32 +41,6 @@ _SAME_WAKE_UP_NS = 1_500_000  # the average distance of two wake-ups
 
 SAME = cast("Callable[[Permits], Permits]", int)
 """For a limiter, which takes of the limit above what it takes here: the function that costs least. Of a `Visit` it makes plain permits."""
-
-
-class AskingMeter(PureMeter):
-    """For strategies whose permits lie on no straight line: it asks the scheduler."""
-
-    __slots__ = ("_scheduler",)
-    grabs: int
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        super().__init__()
-        self._scheduler = scheduler
-
-    def grab(self, trying: bool = False, /) -> bool:
-        """Take one permit if the scheduler grants it and the meter is open."""
-        until, check = self.until, self.check
-        checked = ENDLESS if check is None else check.try_until if trying else check.until
-        if not until or not checked or (check is not None and check.thread and check.thread != get_ident()):
-            return False
-        now = self.read()
-        if now >= checked:
-            return False
-        now -= self.offset
-        if now >= until or self._scheduler.take(1, now, None if now < self.since else self.since) > now:
-            return False
-        self.grabs += 1
-        return True
 
 
 class Supply(Timeline):
@@ -106,7 +80,6 @@ class Supply(Timeline):
     def __init__(self, scheduler: Scheduler, catch_up: int, tree: Tree, name: str | None = None) -> None:
         super().__init__(tree.clock)
         claim("a limiter" if name is None else f"the limiter {name!r}", scheduler)
-        scheduler._receipts = False
         self.scheduler: AnyScheduler = scheduler  # type: ignore[assignment]  # of permits of its kind
         self.permitted: AnyScheduler = self.scheduler
         """Whom to ask for permits: the scheduler or, as long as that holds, what servers said."""
@@ -131,7 +104,7 @@ class Supply(Timeline):
         self.refusals: Refusals = ACQUIRE
         """The errors of its callers' method."""
         own = scheduler._meter
-        self.meter: Meter = AskingMeter(scheduler) if own is None else own
+        self.meter: Meter = PureMeter(ask=scheduler.take) if own is None else own
         """The shortest way to a permit that lies ready.
 
         It is open while there is no line, pause, close or quota of a server, and the loop was seen to run its other tasks. Where both lie
@@ -361,7 +334,7 @@ class Supply(Timeline):
             return
         if self.held_at is not None or self.line.is_waited_in or (self.above is not None and meter.above is None):
             return
-        if threads and (self.read is not monotonic_ns or type(meter) is AskingMeter):
+        if threads and (self.read is not monotonic_ns or meter.numbers == NO_LINE):
             return  # a grab would not be one step
         if not -FAR < self.offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
             return
@@ -411,18 +384,15 @@ def _take_none(path: Sequence[tuple[Supply, Permits, int]]) -> None:
 
 
 def make_returnable(path: Sequence[tuple[Supply, Permits, int]], tasks: int = 0) -> None:
-    """The grant may come back, so takes are recorded; ``tasks`` of it, 1 or none, have yet to go on."""
+    """The grant may come back; ``tasks`` of it, 1 or none, have yet to go on."""
     for limit, _, _ in path:
         limit.resuming += tasks
         limit.returnable += 1
-        limit.scheduler._receipts = True
 
 
 def make_final(path: Sequence[tuple[Supply, Permits, int]], tasks: int = 0) -> None:
-    """The grant stands, and its task went on or never will. The last that may come back stops the recording."""
+    """The grant stands, and its task went on or never will."""
     for limit, _, _ in path:
         limit.resuming -= tasks
         if limit.returnable:
             limit.returnable -= 1
-        if not limit.returnable:
-            limit.scheduler._receipts = False
