@@ -153,8 +153,8 @@ class Base:
         await self._node.provider.aclose()
 
     def _close(self) -> None:
-        error = LimiterClosed("acquire(): the limiter was closed while this request was waiting.")
         node = self._node
+        error = LimiterClosed(f"the limiter{f' {node.name!r}' if node.name else ''} was closed while this request was waiting.")
         node.tree.run(node.close, error)
         if self._lowest is not node:
             node.tree.run(self._lowest.fail, error)

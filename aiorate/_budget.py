@@ -12,7 +12,7 @@ from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, TypeVar
 
 from aiorate._base import Base, Block
-from aiorate._errors import LimiterClosed, called, check_count, kind_of
+from aiorate._errors import called, check_count, kind_of
 from aiorate._events import Event
 from aiorate._keyed import Keyed
 from aiorate._limiter import Limiter
@@ -21,7 +21,6 @@ from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._tree.node import undo
-from aiorate._tree.refusals import Refusals
 from aiorate._tree.supply import make_final, make_returnable
 
 if TYPE_CHECKING:
@@ -111,7 +110,6 @@ class Budget(Base):
         super().__init__(scheduler, catch_up, max_waiting, None, False, scope, clock, name, on_event, on_wait)
         self._names = scheduler.names
         self._unnamed = dict.fromkeys(self._names, 1)  # the amounts that a reservation takes of dimensions that it leaves out
-        self._node.refusals = _RESERVE
         self._shared: Budget | Limiter | None = None
         for place, limit in above:
             self._node.tree.run(self._share, limit, "" if limit is shared else place)
@@ -286,22 +284,16 @@ class Lease(Block["Lease"]):
         amounts = Amounts(budget._names, tuple(self._amounts.values()))
         ask = amounts, self._most_ns
         try:
-            waited, self._taken = budget._node.wait_blocking(*ask) if blocking else await budget._node.acquire(*ask)
+            waited, _, self._taken = budget._node.wait_blocking(*ask) if blocking else await budget._node.acquire(*ask)
             budget._node.tree.run(make_returnable, self._taken)  # it is held from now on
-        except BaseException as error:  # also one of a signal handler
-            self._failed(error)
+        except BaseException:  # also one of a signal handler: nothing was spent, and it may be tried again
+            taken, self._taken, self._state = self._taken, (), "refused"
+            if taken:
+                budget._node.tree.post(partial(undo, taken, False))
             raise
         self.limited_by = amounts.waited_for if waited else None
         self.waited, self._state = ns_to_seconds(waited), "reserved"
         return self
-
-    def _failed(self, error: BaseException) -> None:
-        """Nothing was spent, and it may be tried again."""
-        taken, self._taken, self._state = self._taken, (), "refused"
-        if taken:
-            self._budget._node.tree.post(partial(undo, taken, False))
-        if isinstance(error, LimiterClosed):
-            raise _RESERVE.closed(self._budget._node) from None  # of which it may say more
 
     def _leave(self, error: BaseException | None = None) -> None:
         """Make the estimate final, or give it back if the block raised and ``on_error`` is ``"refund"``."""
@@ -440,34 +432,6 @@ def _correct(node: Limit, more: Permits, taken: Taken) -> None:
     if node.above is not None and (up := node.permits_above(more)):
         _correct(node.above, up, above)
     node.changed()
-
-
-class _Refusals(Refusals):
-    """The errors of `Budget.reserve`, which say for which dimension a call would wait, and which limit is closed."""
-
-    __slots__ = ()
-
-    def closed(self, limit: Limit) -> LimiterClosed:
-        closed: Limit | None = limit
-        while closed is not None and not closed.closed:
-            closed = closed.above
-        what = "the budget" if closed is limit or closed is None else f"the shared limit {closed.name or ''!r}"
-        return LimiterClosed(f"reserve(): {what} is closed. Create a new one, or reopen it if it is a Limiter.")
-
-    def reason(self, limit: Limit, permits: Permits) -> str:
-        node, place = limit, ""
-        while isinstance(permits, Amounts) and isinstance(dimensions := node.scheduler, Dimensions) and not node.line:
-            if node.held_at is not None:
-                return " because it is paused"
-            if waits_for := dimensions.last(permits, node.now()):
-                return f" for {waits_for}"
-            if node.above is None:
-                break
-            permits, node, place = node.permits_above(permits), node.above, dimensions.limiter
-        return f" for {place}" if place else " in line"
-
-
-_RESERVE = _Refusals("reserve")
 
 
 def check_on_error(what: str, on_error: object) -> None:

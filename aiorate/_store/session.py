@@ -18,6 +18,7 @@ from aiorate._store.script import FORM, MOST_RUNS, pack, read_answer
 from aiorate._store.slots import US
 from aiorate._store.talk import FLUSH_NS, Sent, Talk
 from aiorate._store.twin import Local
+from aiorate._tree.refusals import too_long
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from aiorate._store.store import Asked
     from aiorate._store.talk import Runs
     from aiorate._tree.limit import Limit
-    from aiorate._tree.refusals import Refusals
 
 
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
@@ -323,7 +323,7 @@ class StoreSession(Talk):
 
     # Requests that ask once.
 
-    def once(self, permits: Permits, most_ns: int, refusals: Refusals) -> tuple[int, int] | None:
+    def once(self, permits: Permits, most_ns: int) -> tuple[int, int] | None:
         """See `Provider.once`: a request that may wait for less than an answer takes. Below a limit that has to be asked too, none does.
 
         Refused are those that get no answer, find others in line, or come before the next slot that is known.
@@ -339,7 +339,7 @@ class StoreSession(Talk):
         late = wait is None or wait > (_ONCE_NS if pool.lacks(permits, node.now()) else self._slack)
         if lost or behind or late or not self._open or pool.outage == "wait" or node.held_at is not None:
             node.wait_counters.refused += 1
-            raise refusals.too_long(node, permits, most_ns, wait)
+            raise too_long(permits, most_ns, wait)
         return _ONCE_NS, _SINCE + most_ns
 
     def _once(self) -> list[Ticket]:
@@ -368,7 +368,7 @@ class StoreSession(Talk):
         """Those are not granted; by default, all in line."""
         over = self._once() if over is None else over
         if over:
-            self._node.expire((ticket, ticket.since - _SINCE, self._node.refusals) for ticket in over if not (ticket.left or ticket.done()))
+            self._node.expire((ticket, ticket.since - _SINCE) for ticket in over if not (ticket.left or ticket.done()))
 
     # Later.
 

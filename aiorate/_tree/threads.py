@@ -20,7 +20,6 @@ from aiorate._meter import COMPILED
 from aiorate._tree.deciding import LINGER_NS, decisions
 from aiorate._tree.limit import Limit
 from aiorate._tree.node import undo
-from aiorate._tree.refusals import ACQUIRE, BLOCKING
 from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer
     from aiorate._tree.node import Outcome, Taken
-    from aiorate._tree.refusals import Refusals
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -270,7 +268,6 @@ class ThreadLimit(Limit):
         since: int | None = None,
         ticket: Ticket | None = None,
         starved: bool | None = None,
-        refusals: Refusals | None = None,
     ) -> Answer:
         loop = loop_here()
         if loop is None:  # a coroutine that is driven by hand: it must not wait
@@ -295,8 +292,8 @@ class ThreadLimit(Limit):
         if waiters.remove(ticket):
             super()._went_on(ticket, taken, waited)
 
-    def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, Taken]:
-        """Block this thread until the permits are granted; returns the ns waited, and what was taken.
+    def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, int, Taken]:
+        """Block this thread until the permits are granted; returns what `go_on` does.
 
         Interrupted at any instant, as by Ctrl-C, the request is undone, or its grant comes back. RuntimeError in a
         thread whose event loop runs.
@@ -306,25 +303,24 @@ class ThreadLimit(Limit):
                 "acquire_blocking() would block the event loop that runs in this thread. Await acquire() instead, or write `async with`."
             )
         if permits is _ONE and self.meter.grab(True):
-            return 0, ()
+            return 0, 0, ()
         if decisions.in_thread and not decisions.deciding:
             raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
         ticket = ThreadTicket(self, permits)
         try:
-            found = decisions.run(_ask, ticket, most_ns, None, False, BLOCKING if self.refusals is ACQUIRE else None)
+            found = decisions.run(_ask, ticket, most_ns, None, False)
             if isinstance(found, tuple):
-                return 0, found[1]
+                return 0, *found
             lock = threading.Lock()
             lock.acquire()
             ticket.signal = lock
             while ticket.outcome is None:
                 lock.acquire(timeout=_LOOK_AGAIN)
-            waited, _, taken = self.go_on(ticket)
+            return self.go_on(ticket)
         except BaseException as error:
             if error is not ticket.outcome:
                 decisions.post(partial(undo_request, ticket))
             raise
-        return waited, taken
 
 
 def _take(ticket: ThreadTicket) -> tuple[int, Taken] | None:
@@ -336,8 +332,8 @@ def _take(ticket: ThreadTicket) -> tuple[int, Taken] | None:
     return found
 
 
-def _ask(ticket: ThreadTicket, most_ns: int | None, since: int | None, starved: bool, refusals: Refusals | None = None) -> Answer:
-    answer = Limit.ask(ticket.limit, ticket.wanted, most_ns, since, ticket, starved, refusals)
+def _ask(ticket: ThreadTicket, most_ns: int | None, since: int | None, starved: bool) -> Answer:
+    answer = Limit.ask(ticket.limit, ticket.wanted, most_ns, since, ticket, starved)
     ticket.taken = answer[1] if isinstance(answer, tuple) else ()
     if answer is ticket and not isinstance(ticket.outcome, BaseException):
         waiters.add(ticket)
