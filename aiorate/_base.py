@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
     from aiorate._statistics import Statistics
+    from aiorate._tree.watch import Watch
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -186,9 +187,16 @@ class Base:
             A function that ends the calls.
         """
         check_callback("watch(on_wait)", on_wait, "Waited")
-        from aiorate._tree.watch import watch_of
+        return self._watched().add(on_wait)
 
-        return watch_of(self._lowest, self._node).add(on_wait)
+    def _watched(self) -> Watch:
+        """Who is told of those that wait here, made by now."""
+        from aiorate._tree.watch import Watch
+
+        watch = self._node.watch or Watch()
+        for each in self._lines:
+            each.watch = watch
+        return watch
 
     def _totals(self) -> Counter[tuple[str, str | None]]:
         """What was granted and refused since it was made, whatever was reset, and how many wait: for parts of aiorate built upon it.

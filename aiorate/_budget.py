@@ -74,7 +74,7 @@ class Budget(Base):
             share.
     """
 
-    __slots__ = ("_names", "_of_key", "_on_error", "_shared", "_told", "_unnamed")
+    __slots__ = ("_names", "_on_error", "_shared", "_told", "_unnamed")
     _NAME = "Budget"
 
     def __init__(
@@ -113,7 +113,6 @@ class Budget(Base):
         self._shared: Budget | Limiter | None = None
         for place, limit in above:
             self._node.tree.run(self._share, limit, "" if limit is shared else place)
-        self._of_key = False
         self._on_error: OnError = on_error
         self._told: set[str] = set()  # dimensions whose estimates were lowered
 
@@ -226,17 +225,11 @@ class Budget(Base):
         return dict(zip(self._names, permits.of if isinstance(permits, Amounts) else repeat(0), strict=False))
 
     def _belong(self, shared: Budget | None) -> None:
-        """From now on it is the budget of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""
-        if self._of_key:
-            raise ValueError("the budget belongs to another key already: make one for each key.")
+        super()._belong(shared)
         if shared is not None:
-            if self._shared is not None:
-                raise ValueError(
-                    f"it shares {self._shared!r} for {self.dimensions[-1]!r} already. Let that one share this one, or be a dimension of it."
-                )
-            super()._belong(shared)
             self._share(shared)
-        self._of_key = True
+        elif self._shared is None:
+            self._node.belong(None)
 
     def _shown(self) -> str:
         limits: dict[str, object] = {place: limit for place, node, limit in _limits(self._node) if node is self._node}
@@ -370,20 +363,6 @@ class KeyedBudget(Keyed[K, Budget]):
     _KIND = Budget
     _NAME = "KeyedBudget"
     _WANTED = "a Budget, such as Budget(requests='500/min')"
-
-    def __init__(
-        self,
-        factory: Callable[[K], Budget],
-        *,
-        shared: Budget | Callable[[K], Budget | None] | None = None,
-        max_keys: int = 100_000,
-        idle: Duration | None = None,
-        name: str | None = None,
-        on_event: Callable[[Event], object] | None = None,
-        on_wait: Callable[[Waited], object] | None = None,
-        scope: Literal["loop", "process"] = "loop",
-    ) -> None:
-        super().__init__(factory, shared, max_keys, idle, name, on_event, on_wait, scope)
 
     # Asking.
 

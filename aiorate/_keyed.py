@@ -24,7 +24,7 @@ from aiorate._limiter import Limiter
 from aiorate._options import check_callback, check_options, check_same_scope, kinds_of, strategy_of
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
 from aiorate._tree.fair_queue import Flow
-from aiorate._tree.watch import Watch, watch_of
+from aiorate._tree.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -64,14 +64,15 @@ class Keyed(Generic[K, V]):
 
     def __init__(
         self,
-        factory: Callable[[K], object],
-        shared: object,
-        max_keys: int,
-        idle: Duration | None,
-        name: str | None,
-        on_event: Callable[[Event], object] | None,
-        on_wait: Callable[[Waited], object] | None,
-        scope: Literal["loop", "process"],
+        factory: Callable[[K], V],
+        *,
+        shared: V | Callable[[K], V | None] | None = None,
+        max_keys: int = 100_000,
+        idle: Duration | None = None,
+        name: str | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        on_wait: Callable[[Waited], object] | None = None,
+        scope: Literal["loop", "process"] = "loop",
     ) -> None:
         if not callable(factory):
             raise TypeError(f"{self._NAME}(factory) must be a function of the key that returns {self._WANTED}, not {kind_of(factory)}.")
@@ -194,7 +195,7 @@ class Keyed(Generic[K, V]):
 
     def _join_watch(self, key: K, member: V) -> None:
         if self._watch is not None:
-            watch_of(member._lowest, member._node).add(partial(self._watch.tell_of, key, self._name))
+            member._watched().add(partial(self._watch.tell_of, key, self._name))
 
     def _totals(self) -> Counter[tuple[str, str | None]]:
         """As `Limiter._totals`, the sum of all keys: those that were evicted count if it was watched then."""
@@ -394,7 +395,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
         self._owns_shared = shared is not None and not callable(shared)  # it is made here, and closed here
         if self._owns_shared:
             shared = Limiter(strategy_of("KeyedLimiter(shared)", shared), name="shared", on_event=on_event, scope=scope)
-        super().__init__(factory, shared, max_keys, idle, name, on_event, on_wait, scope)
+        of: Any = {"factory": factory, "shared": shared}  # more than other keys have
+        super().__init__(**of, max_keys=max_keys, idle=idle, name=name, on_event=on_event, on_wait=on_wait, scope=scope)
         self._weight = weight
         if weight is not None and not callable(weight):
             raise TypeError(f"KeyedLimiter(weight) must be a function of the key that returns a whole number, not {kind_of(weight)}.")

@@ -411,13 +411,13 @@ class Limit(Node):
             parts += part.members
         self.start()
         super().resume()
-        self.own_counters().reset_at = self.now()
+        now = self.now()
         self.offset -= 1  # so that what is granted from now on has a later instant than what was granted before
         self.scheduler.reset(self.now())
         self.permitted = self.scheduler
         granted = self.granted
         self.unmetered = self.meter.grabs = 0  # first: totals are read at any time, and may be too low, but not too high
-        self.own_counters().clear(granted)
+        self.own_counters().clear(granted, now)
         self.changed()
 
     def belong(self, above: Self | None, permits_above: Callable[[Permits], Permits] = SAME) -> None:
@@ -427,7 +427,7 @@ class Limit(Node):
         circle.
         """
         if self.above is not None or self.scheduler._owner is _KEY:
-            raise ValueError("it belongs to another key already: make one for each key.")
+            raise ValueError("it belongs to another key, or shares a limit, already: make one for each key.")
         if above is not None:
             if self.line.is_waited_in or self.returnable:
                 raise ValueError("it is in use already: make one that is not.")
