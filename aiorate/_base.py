@@ -12,7 +12,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from aiorate._errors import LimiterClosed, check_count
-from aiorate._options import check_callback, check_options, check_same_scope, kinds_of
+from aiorate._options import check_callback, check_options, kinds_of
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._tree.limit import Limit
@@ -232,17 +232,20 @@ class Base:
 
     # Sharing.
 
-    def _check_as_shared(self, what: str, of: str, process: bool, instead: str) -> None:
-        """Raise ValueError if it has options that do not hold for permits taken through others: a class ``of`` for a ``process`` or not.
-
-        The error names ``instead`` as the place for ``max_waiting``.
-        """
-        if self._node.max_waiting is not None:
+    def _check_as_shared(self, what: str, process: bool) -> None:
+        """Raise ValueError, which names it ``what``, if it has options that do not hold for permits taken through others."""
+        if (most := self._node.max_waiting) is not None:
             raise ValueError(
-                f"{what}: what is shared cannot have max_waiting={self._node.max_waiting[0]}; at most one request of each line waits in it."
-                f" Leave it out, and give max_waiting to {instead}."
+                f"{what}: what is shared cannot have max_waiting={most[0]}; at most one request of each line waits in it."
+                " Give max_waiting to those who share it."
             )
-        check_same_scope(what, of, process, self._node.tree.threads)
+        self._check_scope(what, process)
+
+    def _check_scope(self, what: str, process: bool) -> None:
+        """Raise ValueError, which names it ``what``, unless it is for a ``process``, or one event loop, as what it is to be a part of."""
+        if process is not self._node.tree.threads:
+            own, other = ("loop", "process") if process else ("process", "loop")
+            raise ValueError(f"{what}: this has scope={own!r}, and what has it scope={other!r}. Create both with the same scope.")
 
     def _belong(self, shared: Any) -> None:
         """From now on it is that of a key, and shares ``shared`` of the same class, if that is given. Raises ValueError if it cannot."""

@@ -95,15 +95,15 @@ class Budget(Base):
         own = {place: limit for place, limit in dimensions.items() if not isinstance(limit, Limiter)}
         if not own:
             raise TypeError("Budget() needs a dimension of its own besides what it shares, such as Budget(requests='500/min').")
-        above: list[tuple[str, Limiter | Budget]] = [(place, each) for place, each in dimensions.items() if isinstance(each, Limiter)]
+        above: dict[str, Limiter | Budget] = {place: limit for place, limit in dimensions.items() if isinstance(limit, Limiter)}
         if shared is not None:
             if not isinstance(shared, Budget):
                 raise TypeError(f"Budget(shared) must be a Budget, not {kind_of(shared)}. A shared Limiter is a dimension: tokens=limiter.")
-            above.append(("shared", shared))
+            above[""] = shared
         if len(above) > 1:
-            raise ValueError(f"Budget(): {' and '.join([place for place, _ in above])}: a budget can share one limit, not more.")
-        for place, limit in above:
-            limit._check_as_shared(f"Budget({place})", "budget", scope == "process", "the budgets that share it")
+            raise ValueError(f"Budget(): {' and '.join([place or 'shared' for place in above])}: a budget can share one limit, not more.")
+        for place, limit in above.items():
+            limit._check_as_shared(f"Budget({place or 'shared'})", scope == "process")
             if limit._all_places:
                 raise ValueError(f"Budget({place}): a Limiter with max_concurrency cannot be a dimension: a reservation takes no place.")
         scheduler = self._scheduler(own, catch_up)
@@ -111,8 +111,8 @@ class Budget(Base):
         self._names = scheduler.names
         self._unnamed = dict.fromkeys(self._names, 1)  # the amounts that a reservation takes of dimensions that it leaves out
         self._shared: Budget | Limiter | None = None
-        for place, limit in above:
-            self._node.tree.run(self._share, limit, "" if limit is shared else place)
+        for place, limit in above.items():
+            self._node.tree.run(self._share, limit, place)
         self._on_error: OnError = on_error
         self._told: set[str] = set()  # dimensions whose estimates were lowered
 

@@ -21,7 +21,7 @@ from aiorate._base import Base
 from aiorate._errors import check_count, kind_of, shown
 from aiorate._events import Event, emit
 from aiorate._limiter import Limiter
-from aiorate._options import check_callback, check_options, check_same_scope, kinds_of, strategy_of
+from aiorate._options import check_callback, check_options, kinds_of, strategy_of
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.watch import Watch
@@ -104,14 +104,14 @@ class Keyed(Generic[K, V]):
         """The member that the factory ``made``. Raises TypeError and ValueError if it is none."""
         if not isinstance(made, self._KIND):
             raise TypeError(f"it must return {self._WANTED}, not {kind_of(made)}.")
-        check_same_scope("its scope", self._NAME, self._process, made._node.tree.threads)
+        made._check_scope("its scope", self._process)
         return cast("V", made)
 
     def _check_shared(self, what: str, shared: object) -> V:
         """The limit that members shall share. If it cannot be that, raises TypeError or ValueError, which names it ``what``."""
         if not isinstance(shared, self._KIND):
             raise TypeError(f"{what} must be a {self._KIND._NAME}, or a function of the key that returns one, not {kind_of(shared)}.")
-        shared._check_as_shared(what, self._NAME, self._process, "what the factory makes")
+        shared._check_as_shared(what, self._process)
         return cast("V", shared)
 
     # Looking.

@@ -179,6 +179,10 @@ class Limiter(Base, Block[float]):
         if self._all_places:
             self._leave()
 
+    def __enter__(self) -> float:
+        """Wait in synchronous code, which needs ``scope="process"``."""
+        return super().__enter__() if self._all_places else self.acquire_blocking()
+
     def _enter(self, permits: int = 1, *, blocking: bool = False) -> Coroutine[Any, Any, float]:
         """Take the permits, and a place if there is a limit of concurrency; gives the seconds waited for both."""
         if self._all_places:
