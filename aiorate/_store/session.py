@@ -19,6 +19,7 @@ from aiorate._store.script import FORM, MOST_RUNS, pack, read_answer
 from aiorate._store.slots import UNKNOWN, US
 from aiorate._store.talk import FLUSH_NS, Sent, Talk
 from aiorate._store.twin import Local
+from aiorate._tree.refusals import too_long
 
 if TYPE_CHECKING:
     from aiorate._loops.loop import Ticket
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from aiorate._store.store import Asked
     from aiorate._store.talk import Runs
     from aiorate._tree.limit import Limit
-    from aiorate._tree.refusals import Refusals
 
 
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
@@ -304,7 +304,7 @@ class StoreSession(Talk):
 
     # Requests that ask once.
 
-    def once(self, permits: Permits, most_ns: int, refusals: Refusals) -> tuple[int, int] | None:
+    def once(self, permits: Permits, most_ns: int) -> tuple[int, int] | None:
         """Not below a limit that has to be asked as well, nor if others wait, the next slot is known, or the store is lost."""
         node, pool, now = self._node, self._pool, self._node.now()
         if most_ns >= max(pool.answer_ns, 1) or node.above_on_demand():
@@ -316,7 +316,7 @@ class StoreSession(Talk):
         behind = node.line.is_waited_in and not self._once()
         if lost or behind or wait is None or wait > (_ONCE_NS if pool.lacks(permits, now) else self._slack):
             node.wait_counters.refused += 1
-            raise refusals.too_long(node, permits, most_ns, wait)
+            raise too_long(permits, most_ns, wait)
         return _ONCE_NS, _SINCE + most_ns
 
     def _once(self) -> list[Ticket]:
@@ -338,7 +338,7 @@ class StoreSession(Talk):
 
     def _refuse(self, over: list[Ticket]) -> None:
         if over:
-            self._node.expire((ticket, ticket.since - _SINCE, self._node.refusals) for ticket in over if not (ticket.left or ticket.done()))
+            self._node.expire((ticket, ticket.since - _SINCE) for ticket in over if not (ticket.left or ticket.done()))
 
     # Later.
 

@@ -19,6 +19,7 @@ from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
 from aiorate._schedulers.token_pool import TokenPool
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.line import NOBODY, Line
+from aiorate._tree.refusals import overdue
 from aiorate._tree.supply import SAME, Supply, make_final, make_returnable, take_all
 
 if TYPE_CHECKING:
@@ -454,18 +455,18 @@ class Node(Supply):
         for level in reversed(levels):
             level.look_now()
         late = list(over)  # that are still in line
-        for ticket, _, _ in late:
+        for ticket, _ in late:
             self.wait_counters.refused += 1
             self.line.leave(ticket)
         more: int | None = 0
-        for place, (ticket, most_ns, refusals) in enumerate(late):
+        for place, (ticket, most_ns) in enumerate(late):
             if place < _ESTIMATED:
                 try:
                     more = self.wait_for(ticket.wanted, self.now())
                 except Exception:  # of a strategy, a clock, or a store that is lost: those that left the line must be told
                     more = None
-            ticket.set_result(refusals.overdue(ticket.wanted, most_ns, more))
-        if any(ticket is self.line.head for ticket, _, _ in late):
+            ticket.set_result(overdue(ticket.wanted, most_ns, more))
+        if any(ticket is self.line.head for ticket, _ in late):
             self.look_if_alive()
 
     def dismiss(self) -> None:
