@@ -18,8 +18,7 @@ from helpers.driving import LONG
 from aiorate import CalendarWindow, Limiter, Scheduler, WaitTooLong
 from aiorate._tools import cli
 from aiorate._tools.cli import STRATEGIES
-from aiorate._tools.figures import SECOND, busiest, plot
-from aiorate._tools.simulate import read
+from aiorate._tools.simulate import SECOND, busiest, read
 from aiorate.testing import VirtualLoop
 from aiorate.testing._laws import grants
 
@@ -149,16 +148,6 @@ def test_the_busiest_window_holds_the_most() -> None:
         window = chance.randrange(1, 40)
         tried = max(sum(start <= instant < start + window for instant in points) for start in range(-window, 61))
         assert busiest(points, window) == tried, (points, window)
-
-
-def test_a_plot_shows_both_and_the_rate() -> None:
-    """Twenty at 0 and one at 2 s; ten at 0. A rate that is far above both is not shown."""
-    title, *lines = plot("Title", [0] * 20 + [2 * SECOND], [0] * 10, 50).splitlines()
-
-    assert (title, len(lines)) == ("Title: up to 200/s", 20)
-    assert lines[0] == "    0.00 s " + "#" * 15 + "|" + "#" * 14 + "o" + "#" * 29
-    assert lines[19] == "    1.90 s " + "###" + " " * 12 + "|"
-    assert "|" not in plot("Title", [0] * 20 + [2 * SECOND], [0] * 10, 500)
 
 
 # The output.
