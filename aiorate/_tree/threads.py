@@ -20,7 +20,6 @@ from aiorate._meter import COMPILED
 from aiorate._tree.deciding import LINGER_NS, decisions
 from aiorate._tree.limit import Limit
 from aiorate._tree.node import undo
-from aiorate._tree.refusals import ACQUIRE, BLOCKING
 from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.limit import Answer
     from aiorate._tree.node import Outcome, Taken
-    from aiorate._tree.refusals import Refusals
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 
 _LOOK_AGAIN = 1.0  # seconds: on Windows, Ctrl-C is not heeded before
 _ONE = 1  # compared by identity
-_ask: Callable[..., Answer] = Limit.ask  # whose arguments are handed on
 
 
 class ThreadTicket(OutcomeTicket):
@@ -98,9 +95,9 @@ class ThreadTicket(OutcomeTicket):
             self.taken = found[1]
         return found
 
-    def ask(self, most_ns: int | None = None, since: int | None = None, refusals: Refusals | None = None) -> Answer:
+    def ask(self, most_ns: int | None = None, since: int | None = None) -> Answer:
         """What `Limit.ask` does, and returns."""
-        found = _ask(self.limit, self.wanted, most_ns, since, self, False, refusals)
+        found = Limit.ask(self.limit, self.wanted, most_ns, since, self, False)
         if isinstance(found, tuple):
             self.taken = found[1]
         elif not isinstance(self.outcome, BaseException):
@@ -235,15 +232,22 @@ class ThreadLimit(Limit):
         with ThreadTicket(self, permits) as ticket:
             return decisions.run(ticket.take)
 
-    def ask(self, permits: Permits, *how: Any, starved: bool | None = None) -> Answer:
+    def ask(
+        self,
+        permits: Permits,
+        most_ns: int | None = None,
+        since: int | None = None,
+        ticket: Ticket | None = None,
+        starved: bool | None = None,
+    ) -> Answer:
         """In a starved loop, nothing is asked before that has turned: in the main thread, a question takes long."""
         loop = loop_here()
         if loop is None:  # a coroutine that is driven by hand: it must not wait
-            return decisions.run(_ask, self, permits, *how, starved=False)
+            return decisions.run(super().ask, permits, most_ns, since, None, False)
         if starved is None and self.tree.loop is not None and self.tree.loop.starved():
             return None
-        with ThreadTicket(self, permits, loop, loop.signal()) as ticket:
-            return decisions.run(ticket.ask, *how)
+        with ThreadTicket(self, permits, loop, loop.signal()) as own:
+            return decisions.run(own.ask, most_ns, since)
 
     def give_up(self, ticket: Ticket) -> None:
         decisions.post(ticket.undo)  # type: ignore[union-attr]  # all tickets of threads are of one class
@@ -256,8 +260,8 @@ class ThreadLimit(Limit):
         if _remove(ticket):
             super()._went_on(ticket, taken, waited)
 
-    def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, Taken]:
-        """Block this thread until the permits are granted; returns the ns waited, and what was taken.
+    def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, int, Taken]:
+        """Block this thread until the permits are granted; returns what `go_on` does.
 
         Interrupted at any instant, as by Ctrl-C, the request is undone, or its grant comes back. RuntimeError in a
         thread whose event loop runs.
@@ -267,19 +271,18 @@ class ThreadLimit(Limit):
                 "acquire_blocking() would block the event loop that runs in this thread. Await acquire() instead, or write `async with`."
             )
         if permits is _ONE and self.meter.grab(True):
-            return 0, ()
+            return 0, 0, ()
         if decisions.in_thread and not decisions.deciding:
             raise RuntimeError("acquire_blocking() inside on_event would deadlock. Call it from another thread.")
         lock = threading.Lock()
         lock.acquire()
         with ThreadTicket(self, permits, None, lock) as ticket:
-            found = decisions.run(ticket.ask, most_ns, None, BLOCKING if self.refusals is ACQUIRE else None)
+            found = decisions.run(ticket.ask, most_ns)
             if isinstance(found, tuple):
-                return 0, found[1]
+                return 0, *found
             while ticket.outcome is None:
                 lock.acquire(timeout=_LOOK_AGAIN)
-            waited, _, taken = self.go_on(ticket)
-            return waited, taken
+            return self.go_on(ticket)
 
 
 # Forks.
