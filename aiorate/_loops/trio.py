@@ -87,45 +87,44 @@ class TrioLoop(OneLoop):
         return _Timer(self.native, deadline, callback)
 
     def ticket(self) -> _Ticket:
-        return _Ticket(self.native)
+        return _Ticket(self)
 
     def signal(self) -> trio.Event:
         return trio.Event()
 
     def wait(self, ticket: _Ticket | trio.Event, /) -> Awaitable[object]:
-        return ticket.wait()
+        if isinstance(ticket, trio.Event):
+            return ticket.wait()
+        ticket.task = anyio.get_current_task()
+        return ticket.signal.wait()
 
     def leave(self, ticket: _Ticket, /) -> None:
         ticket.task = None  # the line may keep the ticket for a while, but must not keep the task
 
     def wake(self, signal: trio.Event, /) -> None:
+        """Raises RuntimeError in another thread, or after its run has broken off."""
+        if self.here() is not self.native:  # another run would take the task for one of its tasks
+            raise RuntimeError("a waiter can only be woken in its own trio run")
         signal.set()
 
 
 class _Ticket(OutcomeTicket):
     """An outcome, and the event that its owner awaits."""
 
-    __slots__ = ("_native", "task")
+    __slots__ = ("_loop", "task")
 
-    def __init__(self, native: Token) -> None:
+    def __init__(self, loop: TrioLoop) -> None:
         super().__init__()
-        self._native = native
+        self._loop = loop
         self.signal: trio.Event = trio.Event()
         self.task: anyio.TaskInfo | None = None
-
-    def wait(self) -> Awaitable[object]:
-        self.task = anyio.get_current_task()
-        return self.signal.wait()
 
     def cancelled(self) -> bool:
         return self.outcome is None and self.task is not None and self.task.has_pending_cancellation()
 
     def set_result(self, outcome: Any, /) -> None:
-        """Raises RuntimeError in another thread, or after its run has broken off."""
         self.outcome = outcome
-        if TrioLoop.here() is not self._native:  # another run would take the task for one of its tasks
-            raise RuntimeError("a waiter can only be woken in its own trio run")
-        self.signal.set()
+        self._loop.wake(self.signal)
 
 
 class _Timer:
