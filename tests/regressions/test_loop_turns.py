@@ -216,6 +216,24 @@ def test_a_herd_is_answered_in_order_of_arrival() -> None:
     assert list(range(2_000)) == order
 
 
+def test_a_herd_in_the_main_thread_lets_its_loop_turn() -> None:
+    """With scope="process", another thread decides for it: 300 tasks that came to wait held the loop for 30 ms."""
+
+    async def main() -> None:
+        limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=1), scope="process")
+        herd = [asyncio.ensure_future(limiter.acquire()) for _ in range(2_000)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert 0 < limiter.statistics().waiting < 1_000
+        for task in herd:
+            task.cancel()
+        await asyncio.wait(herd)
+        assert limiter.statistics().waiting == 0
+
+    with asyncio.Runner(loop_factory=Slow) as runner:
+        runner.run(main())
+
+
 def test_loop_that_ends_with_a_herd_gives_its_permits_back() -> None:
     """The limiter goes on in the next loop, where no task waits for those of the last."""
     tasks = 5_000
