@@ -229,10 +229,6 @@ class FileLimiter(_Desks[Limiter], Limiter):
         """Apply a `RateSpec`, in this process; see `Limiter.apply`."""
         self._each(lambda desk: desk.apply(spec))
 
-    def reset(self) -> None:
-        """Raises RuntimeError: other processes share the limit and remember it. Use another name, or remove the file."""
-        self._first._node.scheduler.reset(0)
-
 
 class FileBudget(_Desks[Budget], Budget):
     """One budget for all processes of one machine that use the same file and name.

@@ -303,10 +303,6 @@ class Pool(Scheduler):
         self.levels = [level and Level(level.full - ns, level.used, level.ends and level.ends - ns) for level in self.levels]
         self.look_at = None if self.look_at is None else self.look_at - ns
 
-    def reset(self, now: int) -> None:
-        """Raises RuntimeError: the store knows of all grants, for all processes."""
-        raise RuntimeError("reset(): other processes share this limit and remember it. Use another name.")
-
     # Looking.
 
     def _quotas(self) -> list[tuple[int, Rate]]:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from aiorate._tree.refusals import Refusals
 
 
+KEY = "aiorate:"
+"""What keys in the store begin with."""
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
 _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
@@ -52,7 +54,7 @@ class StoreSession(Talk):
     def __init__(self, node: Limit, pool: Pool, terms: Terms) -> None:
         self.client: StoreClient | None = None
         """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
-        self._terms = terms
+        self._terms, self._key = terms, f"{KEY}{node.name}"
         self._sent: Sent | None = None  # the question under way
         self._told: str = ""  # the value of the key when the store answered last, ...
         self._told_at: int = 0  # ... and the reading then
@@ -65,11 +67,6 @@ class StoreSession(Talk):
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._asked: list[Ticket] = []  # the requests that the question under way is for, if they ask once
         super().__init__(node, pool, terms.horizon, terms.lease if pool.unit else 0, terms.slack)  # of reservations, nothing is taken ahead
-
-    @property
-    def key(self) -> str:
-        """Of the store."""
-        return f"aiorate:{self._node.name}"
 
     # What the pool and the node tell.
 
@@ -146,7 +143,7 @@ class StoreSession(Talk):
         """Have the client ask that is the right one here."""
         self.moved()
         if self.client is None:
-            self.client = client_of(self._terms.source, self.key, self._node.tree.threads)
+            self.client = client_of(self._terms.source, self._key, self._node.tree.threads)
             self._node.tree.add(self._node)
         self.client.wake(self)
 
@@ -185,7 +182,7 @@ class StoreSession(Talk):
             return None
         unix = min(max(self._clock + reading, 3 * self._pool.rate.period_ns), _LATEST_UNIX_NS)
         self._sent, asked = self._ask_for(runs, within, (reading - self._told_at) / US, unix, 0 if any(self._pool.corrections) else gone)
-        return self.key.encode(), [pack(asked), self._told or f"{FORM} {self._terms.kind}"]  # whatever encoding the client has
+        return self._key.encode(), [pack(asked), self._told or f"{FORM} {self._terms.kind}"]  # whatever encoding the client has
 
     def _nothing_to_ask(self) -> None:
         pool, node = self._pool, self._node
