@@ -92,7 +92,7 @@ class StoreSession(Talk):
             sent = Sent(self._node.read(), self._node.now(), runs, local.parts, within >= 0)
             answer = local.ask(self._question(runs, within), runs, sent.at)
             self._book(answer, sent, sent.now)
-            self._refuse(self._over(answer, sent.whole))
+            self._refuse(answer)
 
     @property
     def state(self) -> str:
@@ -163,7 +163,7 @@ class StoreSession(Talk):
     def _wants(self) -> tuple[Runs, float]:
         """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""
         pool, self._asked = self._pool, self._lacking()[:MOST_RUNS]
-        if self._asked and not self._lease:
+        if self._asked:
             needs = [pool.need(ticket.wanted) for ticket in self._asked]
             return [(need[0], (1,) * len(pool.parts)) if pool.unit else (1, need) for need in needs], self._slack / US
         return ([] if self._enough(self._node.now()) else self._lack()), -1.0
@@ -231,7 +231,7 @@ class StoreSession(Talk):
             self._tell()
         if not node.closed:  # else the next question returns these slots
             self._follow(answer.numbers[2])
-            self._refuse(self._over(answer, sent.whole))
+            self._refuse(answer)
             node.changed()
             if not pool.unit and pool.hand.count:
                 self._later(FLUSH_NS)
@@ -243,7 +243,7 @@ class StoreSession(Talk):
             self._unanswered()
             self._lost = sent.at - round(silent * NS_PER_SECOND) if self._lost is None else self._lost[0], failure
             self._go_by_policy()
-            self._refuse(self._once())
+            self._refuse(None)
         return not self._node.closed
 
     def _go_by_policy(self) -> None:
@@ -327,13 +327,9 @@ class StoreSession(Talk):
         lacking = self._uncovered(self._node.now()) if self._once() else []
         return [ticket for ticket in lacking if ticket.since >= _SINCE]
 
-    def _over(self, answer: Answer, whole: bool) -> list[Ticket]:
-        """Those that were asked for, and get nothing by that answer."""
-        if whole:
-            return [ticket for ticket, run in zip(self._asked, answer.runs, strict=False) if not run[0]]
-        return [ticket for ticket in self._lacking() if ticket in self._asked]
-
-    def _refuse(self, over: list[Ticket]) -> None:
+    def _refuse(self, answer: Answer | None) -> None:
+        """Those to which an answer gives nothing, of those that were asked for; without one, all in line."""
+        over = self._once() if answer is None else [ticket for ticket, run in zip(self._asked, answer.runs, strict=False) if not run[0]]
         if over:
             self._node.expire((ticket, ticket.since - _SINCE, self._node.refusals) for ticket in over if not (ticket.left or ticket.done()))
 
