@@ -155,10 +155,7 @@ class StoreSession(Talk):
         pool, hand, first = self._pool, self._pool.hand, self._first() or 1
         if not pool.unit:
             return bool(hand.count) and not self._uncovered(now)
-        ready = pool.usable(count_of(first), now)
-        if ready < count_of(first):
-            ready = hand.count - hand.by(now)
-        return 2 * ready > self._came and hand.last_due() > now + pool.answer_ns
+        return 2 * pool.usable(count_of(first), now) > self._came and hand.last_due() > now + pool.answer_ns
 
     def _wants(self) -> tuple[Runs, float]:
         """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""
