@@ -16,9 +16,10 @@ from aiorate._schedulers.amounts import count_of
 from aiorate._store.client import client_of
 from aiorate._store.failures import Refusal
 from aiorate._store.script import FORM, MOST_RUNS, pack, read_answer
-from aiorate._store.slots import US
+from aiorate._store.slots import UNKNOWN, US
 from aiorate._store.talk import FLUSH_NS, Sent, Talk
 from aiorate._store.twin import Local
+from aiorate._tree.refusals import too_long
 
 if TYPE_CHECKING:
     from aiorate._loops.loop import Ticket
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from aiorate._store.store import Asked
     from aiorate._store.talk import Runs
     from aiorate._tree.limit import Limit
-    from aiorate._tree.refusals import Refusals
 
 
 KEY = "aiorate:"
@@ -90,7 +90,7 @@ class StoreSession(Talk):
         runs, within = self._wants()
         if runs:
             sent = Sent(self._node.read(), self._node.now(), runs, local.parts, within >= 0)
-            answer = local.ask(self._question(runs, within), runs, sent.at)
+            answer = local.ask(self._question(runs, within), sent.at)
             self._book(answer, sent, sent.now)
             self._refuse(answer)
 
@@ -266,7 +266,7 @@ class StoreSession(Talk):
             pool.error = self._error(text, failure)
         elif policy == "local" and self._local is None:
             self._local = Local(pool.parts, self._terms.share)
-            pool.levels = [None] * len(pool.parts)
+            pool.levels = [UNKNOWN] * len(pool.parts)
         node.changed()
 
     def _restored(self) -> None:
@@ -298,19 +298,19 @@ class StoreSession(Talk):
 
     # Requests that ask once.
 
-    def once(self, permits: Permits, most_ns: int, refusals: Refusals) -> tuple[int, int] | None:
+    def once(self, permits: Permits, most_ns: int) -> tuple[int, int] | None:
         """Not below a limit that has to be asked as well, nor if others wait, the next slot is known, or the store is lost."""
         node, pool, now = self._node, self._pool, self._node.now()
         if most_ns >= max(pool.answer_ns, 1) or node.above_on_demand():
             return None
         if self._told_at < node.read() - _FRESH_NS:  # permits may have come back since
-            pool.levels = [None] * len(pool.parts)
+            pool.levels = [UNKNOWN] * len(pool.parts)
         wait = node.wait_for(permits, now)
         lost = not self._open or pool.outage == "wait" or node.held_at is not None or (self._lost is not None and not self._degraded)
         behind = node.line.is_waited_in and not self._once()
         if lost or behind or wait is None or wait > (_ONCE_NS if pool.lacks(permits, now) else self._slack):
             node.wait_counters.refused += 1
-            raise refusals.too_long(node, permits, most_ns, wait)
+            raise too_long(permits, most_ns, wait)
         return _ONCE_NS, _SINCE + most_ns
 
     def _once(self) -> list[Ticket]:
@@ -328,7 +328,7 @@ class StoreSession(Talk):
         """Those to which an answer gives nothing, of those that were asked for; without one, all in line."""
         over = self._once() if answer is None else [ticket for ticket, run in zip(self._asked, answer.runs, strict=False) if not run[0]]
         if over:
-            self._node.expire((ticket, ticket.since - _SINCE, self._node.refusals) for ticket in over if not (ticket.left or ticket.done()))
+            self._node.expire((ticket, ticket.since - _SINCE) for ticket in over if not (ticket.left or ticket.done()))
 
     # Later.
 

@@ -17,7 +17,7 @@ from weakref import WeakSet
 
 from aiorate._rate import NS_PER_SECOND
 from aiorate._schedulers.amounts import count_of
-from aiorate._store.script import HEAD, MOST, MOST_RUNS, OF_RATE, Question, numbers_of, row
+from aiorate._store.script import HEAD, MOST, MOST_RUNS, OF_RATE, Question, row
 from aiorate._store.slots import MOST_NS, MS, US, Level, Run, check_pause
 from aiorate._tree.provider import Provider
 
@@ -149,7 +149,7 @@ class Talk(Provider):
             self._news = [at for at in self._news if not at or at > reading]
         return bool(self._news) or any(self._pool.corrections)
 
-    def _ask_for(self, runs: Runs, within: float, age: float, unix: int, gone: int = 0) -> tuple[Sent, list[float]]:
+    def _ask_for(self, runs: Runs, within: float, age: float, unix: int, gone: int = 0) -> tuple[Sent, Question]:
         """What to ask for these requests, and to tell. ``unix`` is the time, in ns; an ``age`` ago the store said something, in us.
 
         Each of them is granted if it is due ``within`` so many us, whole or not at all; -1: at any time. The last slots in hand come back
@@ -162,8 +162,8 @@ class Talk(Provider):
         since = 0.0 if oldest is None else max(now - oldest - _ROUGHLY_NS, 0) / US
         edges = () if pool.calendar is None else self._windows(pool.parts[0], unix)
         rows = [row(part, own - gone, edges) for part, own in zip(pool.parts, more, strict=True)]
-        numbers = numbers_of(self._question(runs, within, pause, age, since, int(gone > 0)), rows, runs)
-        return Sent(reading, now, runs, pool.parts, within >= 0, more, oldest, news), numbers
+        question = self._question(runs, within, pause, age, since, int(gone > 0))._replace(limits=rows)
+        return Sent(reading, now, runs, pool.parts, within >= 0, more, oldest, news), question
 
     def _question(self, runs: Runs, within: float, pause: float = -1.0, age: float = 0.0, oldest: float = 0.0, gone: int = 0) -> Question:
         pool, horizon, reach, took = self._pool, self._horizon / US, MOST, self._pool.answer_ns
@@ -172,7 +172,8 @@ class Talk(Provider):
             horizon = min(horizon, max(_CHUNK * max(costs, default=0.0), _SHORTEST_US))
             reach = max(horizon, took / US)
         far = took / US if took > 1 else -1.0
-        return Question(pause, horizon, reach, within, age, self._number, oldest, far, self._seat, gone, self._slack / US)
+        capped = [(min(n, MOST), [min(of, MOST) for of in need]) for n, need in runs]
+        return Question(pause, horizon, reach, within, age, self._number, oldest, far, self._seat, gone, self._slack / US, (), capped)
 
     def _windows(self, part: Part, unix: int) -> list[int]:
         """The edges of the present window and of the next two; Unix times in ns."""
