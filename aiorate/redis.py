@@ -15,7 +15,7 @@ from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._store.budget import Booked
 from aiorate._store.options import Terms, limit_of, parts_of
 from aiorate._store.pool import Pool
-from aiorate._store.session import StoreSession
+from aiorate._store.session import KEY, StoreSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,7 +61,7 @@ class RedisLimiter(Limiter):
     The other arguments are those of `Limiter`. Durations may be timedeltas.
     """
 
-    __slots__ = ("_session",)
+    __slots__ = ()
 
     def __init__(
         self,
@@ -101,12 +101,12 @@ class RedisLimiter(Limiter):
             on_wait=on_wait,
             scope=scope,
         )
-        self._session = StoreSession(self._node, pool, terms)
+        StoreSession(self._node, pool, terms)
 
     @property
     def key(self) -> str:
         """The key in the store."""
-        return self._session.key
+        return f"{KEY}{self._node.name}"
 
 
 class RedisBudget(Budget):
@@ -132,7 +132,7 @@ class RedisBudget(Budget):
     The other arguments are those of `Budget`. Durations may be timedeltas.
     """
 
-    __slots__ = ("_session",)
+    __slots__ = ()
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class RedisBudget(Budget):
         )
         booked = self._node.scheduler
         assert isinstance(booked, Booked)
-        self._session = StoreSession(self._node, booked.pool, terms)
+        StoreSession(self._node, booked.pool, terms)
 
     def _scheduler(self, limits: dict[str, Any], late: Duration) -> Dimensions:
         return Booked(limits, duration_to_ns(late, "catch_up"))
@@ -178,4 +178,4 @@ class RedisBudget(Budget):
     @property
     def key(self) -> str:
         """The key in the store."""
-        return self._session.key
+        return f"{KEY}{self._node.name}"

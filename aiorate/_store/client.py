@@ -51,7 +51,7 @@ class Session(Protocol):
 class StoreClient:
     """Asks on behalf of the sessions that woke it, in one call after the other: in that loop or, if it is None, in one of its own."""
 
-    def __init__(self, source: object, loop: asyncio.AbstractEventLoop | None) -> None:
+    def __init__(self, source: object, loop: Any) -> None:
         self._loop, self._store = loop, Store(source)  # which keeps the source: while this lives, no other client has its id
         self._decide: Callable[..., Any] = decisions.run if loop is None else call
         self._attached: WeakSet[Session] = WeakSet()
@@ -262,9 +262,8 @@ def client_of(source: Any, key: str, process: bool) -> StoreClient:
 
     A node of a cluster that is down keeps its keys waiting, and must not keep those of the others. Called in a decision.
     """
-    native = None if process else running_loop()
-    loop = native if isinstance(native, asyncio.AbstractEventLoop) else None
-    if loop is None and not process:
+    loop = None if process else running_loop()
+    if not process and not isinstance(loop, asyncio.AbstractEventLoop):
         raise RuntimeError(
             "RedisLimiter and RedisBudget work on asyncio and uvloop, because their client does; this is another event loop. With"
             " scope='process' they work here too."

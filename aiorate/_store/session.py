@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from aiorate._tree.limit import Limit
 
 
+KEY = "aiorate:"
+"""What keys in the store begin with."""
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
 _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
@@ -52,7 +54,7 @@ class StoreSession(Talk):
     def __init__(self, node: Limit, pool: Pool, terms: Terms) -> None:
         self.client: StoreClient | None = None
         """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
-        self._terms = terms
+        self._terms, self._key = terms, f"{KEY}{node.name}"
         self._sent: Sent | None = None  # the question under way
         self._told: str = ""  # the value of the key when the store answered last, ...
         self._told_at: int = 0  # ... and the reading then
@@ -65,11 +67,6 @@ class StoreSession(Talk):
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._asked: list[Ticket] = []  # the requests that the question under way is for, if they ask once
         super().__init__(node, pool, terms.horizon, terms.lease if pool.unit else 0, terms.slack)  # of reservations, nothing is taken ahead
-
-    @property
-    def key(self) -> str:
-        """Of the store."""
-        return f"aiorate:{self._node.name}"
 
     # What the pool and the node tell.
 
@@ -95,7 +92,7 @@ class StoreSession(Talk):
             sent = Sent(self._node.read(), self._node.now(), runs, local.parts, within >= 0)
             answer = local.ask(self._question(runs, within), sent.at)
             self._book(answer, sent, sent.now)
-            self._refuse(self._over(answer, sent.whole))
+            self._refuse(answer)
 
     @property
     def state(self) -> str:
@@ -146,7 +143,7 @@ class StoreSession(Talk):
         """Have the client ask that is the right one here."""
         self.moved()
         if self.client is None:
-            self.client = client_of(self._terms.source, self.key, self._node.tree.threads)
+            self.client = client_of(self._terms.source, self._key, self._node.tree.threads)
             self._node.tree.add(self._node)
         self.client.wake(self)
 
@@ -158,15 +155,12 @@ class StoreSession(Talk):
         pool, hand, first = self._pool, self._pool.hand, self._first() or 1
         if not pool.unit:
             return bool(hand.count) and not self._uncovered(now)
-        ready = pool.usable(count_of(first), now)
-        if ready < count_of(first):
-            ready = hand.count - hand.by(now)
-        return 2 * ready > self._came and hand.last_due() > now + pool.answer_ns
+        return 2 * pool.usable(count_of(first), now) > self._came and hand.last_due() > now + pool.answer_ns
 
     def _wants(self) -> tuple[Runs, float]:
         """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""
         pool, self._asked = self._pool, self._lacking()[:MOST_RUNS]
-        if self._asked and not self._lease:
+        if self._asked:
             needs = [pool.need(ticket.wanted) for ticket in self._asked]
             return [(need[0], (1,) * len(pool.parts)) if pool.unit else (1, need) for need in needs], self._slack / US
         return ([] if self._enough(self._node.now()) else self._lack()), -1.0
@@ -185,7 +179,7 @@ class StoreSession(Talk):
             return None
         unix = min(max(self._clock + reading, 3 * self._pool.rate.period_ns), _LATEST_UNIX_NS)
         self._sent, asked = self._ask_for(runs, within, (reading - self._told_at) / US, unix, 0 if any(self._pool.corrections) else gone)
-        return self.key.encode(), [pack(asked), self._told or f"{FORM} {self._terms.kind}"]  # whatever encoding the client has
+        return self._key.encode(), [pack(asked), self._told or f"{FORM} {self._terms.kind}"]  # whatever encoding the client has
 
     def _nothing_to_ask(self) -> None:
         pool, node = self._pool, self._node
@@ -234,7 +228,7 @@ class StoreSession(Talk):
             self._tell()
         if not node.closed:  # else the next question returns these slots
             self._follow(answer.numbers[2])
-            self._refuse(self._over(answer, sent.whole))
+            self._refuse(answer)
             node.changed()
             if not pool.unit and pool.hand.count:
                 self._later(FLUSH_NS)
@@ -246,7 +240,7 @@ class StoreSession(Talk):
             self._unanswered()
             self._lost = sent.at - round(silent * NS_PER_SECOND) if self._lost is None else self._lost[0], failure
             self._go_by_policy()
-            self._refuse(self._once())
+            self._refuse(None)
         return not self._node.closed
 
     def _go_by_policy(self) -> None:
@@ -330,13 +324,9 @@ class StoreSession(Talk):
         lacking = self._uncovered(self._node.now()) if self._once() else []
         return [ticket for ticket in lacking if ticket.since >= _SINCE]
 
-    def _over(self, answer: Answer, whole: bool) -> list[Ticket]:
-        """Those that were asked for, and get nothing by that answer."""
-        if whole:
-            return [ticket for ticket, run in zip(self._asked, answer.runs, strict=False) if not run[0]]
-        return [ticket for ticket in self._lacking() if ticket in self._asked]
-
-    def _refuse(self, over: list[Ticket]) -> None:
+    def _refuse(self, answer: Answer | None) -> None:
+        """Those to which an answer gives nothing, of those that were asked for; without one, all in line."""
+        over = self._once() if answer is None else [ticket for ticket, run in zip(self._asked, answer.runs, strict=False) if not run[0]]
         if over:
             self._node.expire((ticket, ticket.since - _SINCE) for ticket in over if not (ticket.left or ticket.done()))
 

@@ -402,7 +402,7 @@ class Limit(Node):
             self.tell(Event("paused", self.name, seconds=ns_to_seconds(news), source=feedback.source))
 
     def reset(self) -> None:
-        """Everything as new, except the requests in line."""
+        """Everything as new, except the requests in line. Raises RuntimeError for a limit that processes share."""
         if self.provider.state != "local":
             raise RuntimeError("reset(): other processes share this limit and remember it. Use another name.")
         self.look_now()
