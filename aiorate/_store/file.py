@@ -43,7 +43,7 @@ _EMPTY = bytes(_PAIR)
 # The check sum, and what it is of: the kind of limit, the number of the copy, the digest of the name, when it was written: in which boot,
 # and in us of the monotonic and of the wall clock; after how many us it is at rest; and the value.
 _CHECK, _ABOUT = Struct("<I"), Struct("<IQ16s8sddd")
-_NUMBER, _VALUE = Struct("<8xQ"), _CHECK.size + _ABOUT.size
+_NUMBER, _COPIES, _VALUE = Struct("<8xQ"), Struct("<4xIQ16s8sddd192x"), _CHECK.size + _ABOUT.size
 _GRACE = NS_PER_SECOND  # for which others may hold the lock, and between two looks whether the file is still there
 _QUICK, _TRIES, _NAP = 3, 12, 100e-6  # a decision takes some 20 us
 About = tuple[Any, ...]
@@ -182,16 +182,17 @@ class StoreFile:
         hashed, room, first, pages, found = int.from_bytes(digest[:4], "little"), 0, 1, _FIRST_LEVEL, b""
         for _ in range(_LEVELS):
             start = _PAGE * (first + hashed % pages)
-            page, pair = self._read(start, _PAGE), b""
-            for at in range(0, _PAGE, _PAIR):
-                pair = page[at : at + _PAIR]
-                about = _newest(pair)[1] if start not in self._whole or digest in pair else None
-                if about is not None and about[2] == digest:
-                    return start + at, pair
-                if not room and (pair == _EMPTY or _rests(pair, wall)):
-                    room, found = start + at, pair
+            page = self._read(start, _PAGE)
+            copies, known = [*_COPIES.iter_unpack(page)], start in self._whole
+            for at, one, other in zip(range(0, _PAGE, _PAIR), copies[::2], copies[1::2], strict=True):
+                if not known or digest in (one[2], other[2]):
+                    about = _newest(page[at : at + _PAIR])[1]
+                    if about is not None and about[2] == digest:
+                        return start + at, page[at : at + _PAIR]
+                if not room and _rests(one, wall) and _rests(other, wall):  # or it was never used
+                    room, found = start + at, page[at : at + _PAIR]
             self._whole.add(start)
-            if pair == _EMPTY:  # it was never used, nor are the levels below
+            if not copies[-2][1]:  # the last one was never used, nor are the levels below
                 break
             first, pages = first + pages, pages * _GROWTH
         if not room:
@@ -221,7 +222,7 @@ def _kept(record: Record, pair: bytes, place: int, about: About, now: float, wal
     """The value of a record, as if the machine had not been started anew since; None: it says nothing any more."""
     kind, _, _, boot, _, written, _ = about
     if kind != record.kind:
-        if _rests(pair, wall):
+        if _rests(about, wall):
             return None
         raise OSError(0, "another kind of limit has that name in it. Give each a name of its own")
     value: Value = record.value.unpack_from(pair, place + _VALUE)
@@ -232,13 +233,10 @@ def _kept(record: Record, pair: bytes, place: int, about: About, now: float, wal
     return (value[0], now - max(wall - written, 0.0), *value[2:])
 
 
-def _rests(pair: bytes, wall: float) -> bool:
-    """Whether neither copy says anything any more, by both clocks."""
-    for at in (0, _COPY):
-        *_, boot, since_boot, unix, keep = _ABOUT.unpack_from(pair, at + _CHECK.size)
-        if wall - unix <= keep or (boot == _BOOT and time.monotonic_ns() / 1000 - since_boot <= keep):
-            return False
-    return True
+def _rests(about: About, wall: float) -> bool:
+    """Whether a copy says nothing any more, by both clocks."""
+    boot, since_boot, unix, keep = about[3:]
+    return bool(wall - unix > keep and (boot != _BOOT or time.monotonic_ns() / 1000 - since_boot > keep))
 
 
 def _newest(pair: bytes) -> tuple[int, About | None]:
