@@ -114,11 +114,11 @@ class Run:
 
     def by(self, instant: int) -> int:
         """How many of these are due by that instant."""
-        return bisect_right(range(self.n), instant, self.i, key=self.at) - self.i
+        return bisect_right(range(self.n), instant, self.i, key=self.at) - self.i if instant >= self.due else 0
 
     def lapsed(self, now: int) -> int:
         """How many of these have lapsed."""
-        return 0 if now <= self.due + self.late else self.by(now - self.late - 1)
+        return self.by(now - self.late - 1)
 
     def shift(self, ns: int) -> None:
         """Have all be due earlier by so many ns."""
