@@ -214,14 +214,14 @@ class Pool(Scheduler):
         before = self.need(ahead) if ahead else (0,) * len(need)
         together = tuple([own + its for own, its in zip(need, before, strict=True)])
         # If it is patient, the caller is first in line, and calls take() only once this is due.
-        lapsed = self._lapsed(together, now)
-        at, last, *_ = self._find(need, now) if self.patient and not ahead else self.hand.find(together, lapsed)
+        first = self.patient and not ahead
+        at, last, *_ = self._find(need, now) if first else self.hand.find(together, self._lapsed(together, now))
         if last is not None:
             return at
         if self.outage in ("open", "raise"):
             return now if self.outage == "open" else NOBODY_KNOWS
         if self.unit:
-            together = self.need(max(together[0] - self.hand.count + lapsed, 1))
+            together = self.need(max(together[0] - self.usable(together[0], now), 1))
         elif self.calendar is None:  # larger amounts are owed
             together = tuple([min(own, part.burst) + its for own, its, part in zip(need, before, self.parts, strict=True)])
         levels = zip(self.parts, self.levels, need, together, strict=True)
