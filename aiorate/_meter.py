@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
+    Take = Callable[[int, int, int | None], int]
+
 
 FAR = 1 << 62
 """An instant that no clock reaches, and a length of time in ns that none measures."""
@@ -48,15 +50,17 @@ class PureLoopCheck:
 class PureMeter:
     """A straight line of permits, one due every ``cost`` ticks. Shut at first: `until` opens it."""
 
-    __slots__ = ("above", "check", "cut", "due", "grabs", "last", "numbers", "offset", "peak", "read", "since", "until")
+    __slots__ = ("above", "ask", "check", "cut", "due", "grabs", "last", "numbers", "offset", "peak", "read", "since", "until")
 
-    def __init__(self, numbers: tuple[int, int, float, int] = NO_LINE, due: int | None = None) -> None:
+    def __init__(self, numbers: tuple[int, int, float, int] = NO_LINE, due: int | None = None, *, ask: Take | None = None) -> None:
         self.numbers: tuple[int, int, float, int] = numbers
         """`unit`, `cost`, `slack` and `kept`: ticks of a nanosecond, ticks from one permit to the next, the most ticks for which a permit
         lies idle, and how many count where it lay idle for longer. Whole numbers; the slack may be `ENDLESS`. The scheduler must call
         `collect` before it changes them."""
         self.due: int | None = due
         """The tick at which the next permit is due; None: the schedule has not begun, and no grab succeeds."""
+        self.ask: Take | None = ask
+        """A scheduler's `take`, for one whose permits lie on no straight line: asked for each permit. None: they do."""
         self.until: int = 0
         """The instant before which `grab` may take a permit; 0: it is shut."""
         self.check: PureLoopCheck | None = None
@@ -91,8 +95,13 @@ class PureMeter:
         if now >= checked:
             return False
         now -= self.offset
-        due = self.due
-        if now >= until or due is None:
+        if now >= until:
+            return False
+        if self.ask is not None:
+            taken = self.ask(1, now, None if now < self.since else self.since) <= now
+            self.grabs += taken
+            return taken
+        if (due := self.due) is None:
             return False
         unit, cost, slack, kept = self.numbers
         idle, lost = now * unit - due, 0

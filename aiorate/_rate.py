@@ -110,13 +110,15 @@ class Rate:
         return value if isinstance(value, Rate) else read_rate(value, True) if isinstance(value, str) else cls(value)
 
     @classmethod
-    def _exactly(cls, permits: int, period_ns: int, permits_den: int = 1, period_den: int = 1, months: int = 0) -> Rate:
+    def _exactly(
+        cls, permits: int, period_ns: int, permits_den: int = 1, period_den: int = 1, months: int = 0, is_whole: bool = True
+    ) -> Rate:
         """``permits / permits_den`` per ``period_ns / period_den``: whole numbers that the caller has checked."""
         rate = object.__new__(cls)
-        rate._keep(permits, permits_den, period_ns, period_den, months)
+        rate._keep(permits, permits_den, period_ns, period_den, months, is_whole)
         return rate
 
-    def _keep(self, n: int, n_den: int, ns: int, ns_den: int, months: int = 0) -> None:
+    def _keep(self, n: int, n_den: int, ns: int, ns_den: int, months: int = 0, is_whole: bool = True) -> None:
         """Keep n per ns, both fractions. Windows count by these numbers, so the scale is the least that makes both whole."""
         scale = lcm(n_den // gcd(n, n_den), ns_den // gcd(ns, ns_den))
         permits, period_ns = n * scale // n_den, ns * scale // ns_den
@@ -124,7 +126,7 @@ class Rate:
         _set(self, "permits", permits)
         _set(self, "period_ns", period_ns)
         _set(self, "_ticks", (permits // least, period_ns // least))
-        _set(self, "_is_whole", scale == 1)
+        _set(self, "_is_whole", is_whole and scale == 1)
         _set(self, "_months", months)
 
     def _with_permits(self, permits: int) -> Rate:
@@ -169,8 +171,8 @@ class Rate:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Rate cannot be changed; make a new one instead of setting {name!r}")
 
-    def __reduce__(self) -> tuple[object, tuple[int, int, bool, int]]:
-        return _restored, (self.permits, self.period_ns, self._is_whole, self._months)
+    def __reduce__(self) -> tuple[object, tuple[int, ...]]:
+        return Rate._exactly, (self.permits, self.period_ns, 1, 1, self._months, self._is_whole)
 
     def __str__(self) -> str:
         if self._months:
@@ -213,12 +215,6 @@ def read_rate(text: str, calendar: bool = False) -> Rate:
     if not (n and count):
         raise ValueError(f"Rate.parse({text[:80]!r}): a rate must be greater than 0.")
     return Rate._exactly(n, count * _UNITS[unit], n_den, count_den)
-
-
-def _restored(permits: int, period_ns: int, is_whole: bool, months: int) -> Rate:
-    rate = Rate._exactly(permits, period_ns, months=months)
-    _set(rate, "_is_whole", is_whole)
-    return rate
 
 
 def _seconds(per: Duration) -> tuple[int, int]:

@@ -81,17 +81,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return machine
 
 
-@pytest.fixture
-def every_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The meter is open under manual and virtual clocks too."""
-    monkeypatch.setattr(AsyncioLoop, "__init__", steady())
-
-
 @pytest.fixture(params=["pure", "compiled"])
 def each_meter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every scheduler that is made has the meter in Python, and once more the compiled one."""
     kind = PureMeter if request.param == "pure" else compiled_meter()
-    for module in ("pacing", "stored"):
+    for module in ("ticks", "token_bucket"):
         monkeypatch.setattr(f"aiorate._schedulers.{module}.Meter", kind)
     monkeypatch.setattr("aiorate._loops.loop.LoopCheck", partial(check_of, kind))
 

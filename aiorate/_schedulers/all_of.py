@@ -41,7 +41,6 @@ class AllOf(Scheduler):
     def _join(self, members: tuple[Scheduler, ...], owner: str) -> None:
         claim(owner, *members)
         self.members = self._permitted = members
-        self._receipts = True  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @property
     def rate(self) -> Rate:  # type: ignore[override]  # it follows the members'
@@ -57,16 +56,6 @@ class AllOf(Scheduler):
     def books_since(self) -> bool:  # type: ignore[override]
         """Whether any member honours ``since``."""
         return any(member.books_since for member in self.members)
-
-    @property
-    def _receipts(self) -> bool:
-        """Whether permits may come back by receipt, to any member."""
-        return self.members[0]._receipts
-
-    @_receipts.setter
-    def _receipts(self, value: bool) -> None:
-        for member in self.members:
-            member._receipts = value
 
     def _shares(self, permits: Any) -> Iterable[tuple[Any, Any]]:
         """Who is asked for the permits of a request, each with how many."""

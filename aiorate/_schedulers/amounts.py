@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from operator import add, sub
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aiorate._schedulers.interface import Scheduler
 
 
@@ -48,21 +45,19 @@ class Amounts:
         """Whether it is that of a request, even if it takes 0 of everything."""
         return self.requests != 0
 
-    def __add__(self, other: Permits) -> Amounts:
-        return self._joined(other, add)
+    def __add__(self, other: Permits, sign: int = 1) -> Amounts:
+        if isinstance(other, Amounts):
+            of = tuple([own + sign * more for own, more in zip(self.of, other.of, strict=True)])
+            return Amounts(self.names, of, self.requests + sign * other.requests)
+        return self if other == 0 else NotImplemented  # 0 is the sum of no requests
 
     __radd__ = __add__
 
     def __sub__(self, other: Permits) -> Amounts:
-        return self._joined(other, sub)
+        return self.__add__(other, -1)
 
     def __rsub__(self, other: Permits) -> Amounts:
         return Amounts(self.names, (0,) * len(self.of), 0) - self + other
-
-    def _joined(self, other: Permits, how: Callable[[int, int], int]) -> Amounts:
-        if isinstance(other, Amounts):
-            return Amounts(self.names, tuple(map(how, self.of, other.of)), how(self.requests, other.requests))
-        return self if other == 0 else NotImplemented  # 0 is the sum of no requests
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Amounts) and (self.names, self.of, self.requests) == (other.names, other.of, other.requests)

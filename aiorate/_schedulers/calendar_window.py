@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 _HOUR, _DAY = 3_600, 86_400  # seconds
-_ONE_BY_ONE = 32  # edges of windows found one after the other: one on a day on which the clocks change may be near
 _NO_CALENDAR = OverflowError, OSError, ValueError  # it ends with the year 9999
 
 
@@ -69,11 +68,7 @@ class CalendarWindow(Window):
 
     def _edges(self, unix: int, count: int) -> list[int]:
         """The first ``count`` edges of windows after that Unix time; all in ns."""
-        edges: list[int] = []
-        for _ in range(count):
-            unix = _edge_after(unix, self._tz, self.rate)
-            edges.append(unix)
-        return edges
+        return [unix := _edge_after(unix, self._tz, self.rate) for _ in range(count)]
 
     def _enter(self, permits: int, now: int) -> None:
         if now >= self._ends:
@@ -102,7 +97,12 @@ class CalendarWindow(Window):
 
         For a window of months, a rate per second or per day counts for the longest such months. Grants in the current window still count.
         """
-        rate = _checked(self._with_period(Rate._of(rate)))
+        rate = Rate._of(rate)
+        if not rate._months:
+            rate = in_period(rate, self.rate, "CalendarWindow")
+        elif not rate.permits * self.rate._months % rate._months and self.rate._months:
+            rate = self.rate._with_permits(rate.permits * self.rate._months // rate._months)
+        _checked(rate)
         ends = self._edge_after(max(now, self._last), rate)
         if now < self._ends:
             ends = max(ends, self._ends)  # still the old window
@@ -138,13 +138,6 @@ class CalendarWindow(Window):
             return at
         ends = self._edge_after(at) if over else self._ends
         return ends if windows == 1 else _edge_later(self._origin + ends, self._tz, self.rate, windows - 1) - self._origin
-
-    def _with_period(self, rate: Rate) -> Rate:
-        """The rate in the period of the windows now; as written if it is whole only there."""
-        if not rate._months:
-            return in_period(rate, self.rate, "CalendarWindow")
-        permits, rest = divmod(rate.permits * self.rate._months, rate._months)
-        return rate if rest or not permits else self.rate._with_permits(permits)
 
     def _edge_after(self, instant: int, rate: Rate | None = None) -> int:
         """The first edge of a window after the instant."""
@@ -206,11 +199,8 @@ def _edge_later(edge: int, tz: tzinfo, rate: Rate, windows: int) -> int:
     """The edge of the rate's windows that comes that many windows after that one; both in ns of Unix time."""
     period = rate.period_ns
     if not rate._months:
-        near = min(windows, _ONE_BY_ONE)
-        for _ in range(near):
-            edge = _edge_after(edge, tz, rate)
-        # Of windows far ahead, from the middle of the one before, which is inside it whatever the clocks were changed by.
-        return edge if near == windows else _edge_after(edge + (windows - near - 1) * period + period // 2, tz, rate)
+        # From the middle of the window before, which is inside it whatever the clocks were changed by.
+        return _edge_after(edge + (windows - 1) * period + (period - 1) // 2, tz, rate)
     try:
         month = datetime.fromtimestamp(edge // NS_PER_SECOND, tz)
         return _beginning(_month(month, windows * rate._months), tz) * NS_PER_SECOND

@@ -51,7 +51,7 @@ class Scheduler(ABC):
     and `bound`. The other members are defaults that fit most strategies.
     """
 
-    __slots__ = ("_owner", "_receipts")
+    __slots__ = ("_owner",)
 
     rate: Rate
     """The rate in force; `set_rate` changes it."""
@@ -63,9 +63,6 @@ class Scheduler(ABC):
     """The schedulers of which this one consists."""
     _owner: str
     """The limiter to which it belongs; see `claim`."""
-    _receipts: bool
-    """Whether permits may come back by receipt. While a limiter sets it to False, the scheduler need not keep a record of takes. It sets
-    that only after the first take that may come back, which is not recorded, then."""
 
     @property
     def _meter(self) -> Meter | None:

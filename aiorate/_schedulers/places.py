@@ -36,7 +36,6 @@ class Places(Scheduler):
         self.holder: Callable[[], object | None] | None = None
         """The holder of the only place, if there is just one: a weak reference, since a holder that is collected leaves."""
         self._process = os.getpid()
-        self._receipts = True
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         at = self.peek(permits, now)
@@ -54,9 +53,6 @@ class Places(Scheduler):
         if isinstance(permits, Visit):
             self.holder = None
             self.used = max(0, self.used - 1)
-
-    def charge(self, permits: int, now: int) -> None:
-        """Do nothing: who has used permits takes no place."""
 
     def available(self, now: int) -> int:
         """The free places."""

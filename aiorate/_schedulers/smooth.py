@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from aiorate._meter import NO_LINE
 from aiorate._rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, exact_seconds, ns_to_seconds
 from aiorate._schedulers.interface import check_window
-from aiorate._schedulers.pacing import Pacing
+from aiorate._schedulers.ticks import Pacing
 
 if TYPE_CHECKING:
     from aiorate._rate import Duration, Number
-    from aiorate._schedulers.pacing import Numbers
+    from aiorate._schedulers.ticks import Numbers
 
 
 class _Smooth(Pacing):
@@ -33,7 +33,7 @@ class _Smooth(Pacing):
         """Change the rate. A debt keeps its duration, and the store its fraction."""
         rate = Rate.of(rate)
         self._line.due, self._stored, _ = self._filled(self._due(now), self._stored, now)
-        self._measure(rate, now)
+        super().set_rate(rate, now)
 
 
 class SmoothBursty(_Smooth):

@@ -1,21 +1,196 @@
-"""Strategies that keep to a schedule: TicksAccumulator, BurstCompensation, BurstRatio.
+"""Strategies that let a request pay later: it takes the next free slot, and its size delays only later requests.
 
-They differ in what becomes of time that was missed: it is made up for at once, given up in part, or made up for at a limited rate.
-From the EngineBlock limiters of 2018 (average, compensated and dynamic).
+`Pacing` is what they share. The others keep to a schedule: TicksAccumulator, BurstCompensation, BurstRatio. They differ in what becomes of
+time that was missed: it is made up for at once, given up in part, or made up for at a limited rate. From the EngineBlock limiters of 2018
+(average, compensated and dynamic).
+
+The state is one instant, at which the next request may start, and a store of permits earned while idle. A request of any size starts at
+that instant. Its stored and fresh permits then move the instant on. Time is counted in ticks, of which a nanosecond and a permit have whole
+numbers (`Rate._ticks`), and the store in ticks times a constant, so nothing is rounded but when a rate changes.
+
+Only the slots of the latest instant can be given back, as with compare-and-swap. An older slot is lost, because it has delayed later
+requests already.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
 
-from aiorate._meter import ENDLESS, NO_LINE
+from aiorate._meter import ENDLESS, NO_LINE, Meter, PureMeter
 from aiorate._rate import Rate, as_float, ceil_div, exact, ns_to_seconds, ratio_of
-from aiorate._schedulers.interface import check_window
-from aiorate._schedulers.pacing import Pacing
+from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_permits, check_window
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
-    from aiorate._schedulers.pacing import Numbers
+
+
+_ONE = 1
+Numbers = tuple[int, int, int, "int | None", tuple[int, int, float, int]]
+
+
+class Pacing(Metered):
+    """The next free slot, which is `_line.due`, and a store that fills while that lies in the past."""
+
+    __slots__ = ("_cost", "_lost", "_most", "_price", "_stored", "_unit")
+    rate: Rate
+    _unit: int  # the ticks of a nanosecond
+    _cost: int  # what a permit takes up in the store
+    _price: int  # the ticks that a stored permit costs, by the `_priced` here
+    _most: int | None  # the size of the store; None: no end
+    _latest: tuple[int, int, tuple[int, int, int, int, Any]] | None
+    """Of the latest take: its instant, its permits, the state before it, and the instant that it was booked from; and the same of another
+    take before it at that instant, or None. Takes that were on time share the record of the one before."""
+    _starts_full: bool = False
+    _makes_up: bool = False  # whether what is stored is a backlog: a request is as late as the store is full
+    _earn: int = 1  # what a tick of idle time adds to the store
+
+    def _setup(self, rate: Rate | str | Number, start: int | None) -> None:
+        if start is not None:
+            check_ns("start", start)
+        self.rate = rate = Rate.of(rate)
+        self._unit, self._cost, self._price, self._most, numbers = self._numbers(rate)
+        self._line: Meter = PureMeter() if numbers is NO_LINE else Meter(numbers)
+        self._start(start)
+
+    def _start(self, start: int | None) -> None:
+        self._latest, self._lost = None, 0
+        self._stored = self._most or 0 if self._starts_full else 0
+        self._line.due = None if start is None else start * self._unit
+
+    @abstractmethod
+    def _numbers(self, rate: Rate) -> Numbers:
+        """`_unit`, `_cost`, `_price` and `_most` at that rate, and the `numbers` of the meter."""
+
+    def _priced(self, stored: int, permits: int) -> tuple[int, int]:
+        """The store after a take of that many permits, and the ticks that they cost."""
+        plain, cost = permits * self._cost, permits * self._price
+        if plain - stored > cost:
+            cost = plain - stored
+        return stored + cost - plain, cost
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        if permits is not _ONE or type(now) is not int or (since is not None and type(since) is not int):
+            check_ask("take()", permits, now, since)
+        line, unit = self._line, self._unit
+        due = self._due(now) if line.due is None else line.due
+        at = -(-due // unit)  # rounded up
+        if at > now:
+            return at
+        if line.last is not None:
+            self._collect()
+        if not self.books_since:
+            since = at
+        elif since is None or since > now:
+            since = now
+        latest, stored, spilled = self._latest, self._stored, self._lost
+        on_time = due > (since - 1) * unit
+        if latest is None or latest[0] != now:
+            self._latest = now, permits, (due, stored, spilled, since, None)
+        elif on_time:
+            self._latest = now, latest[1] + permits, latest[2]
+        else:
+            self._latest = now, permits, (due, stored, spilled, since, latest)
+        if on_time and not stored and self._earn == _ONE:
+            line.due = due + permits * self._cost  # as _after() says, in half the time
+        else:
+            line.due, self._stored, self._lost = self._after(permits, due, stored, spilled, since)
+        return -((stored - due) // unit) if self._makes_up else max(at, since)
+
+    _metered_take = take
+
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
+        check_ask("peek()", permits, now)
+        due, stored = self._due(now), self._stored
+        if ahead:
+            due, stored, _ = self._after(ahead, due, stored, 0, now)
+        at = ceil_div(due, self._unit)
+        return at if at > now else ceil_div(due - stored, self._unit) if self._makes_up else now
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Undo the takes at ``taken``, if they are the latest. An older slot is lost, because it has delayed later requests."""
+        check_ask("give_back()", permits, now, taken)
+        self._collect()
+        while permits and (latest := self._latest) is not None and latest[0] == taken:
+            due, stored, spilled, since, older = latest[2]
+            kept = max(latest[1] - permits, 0)
+            permits -= latest[1] - kept
+            # The record first, so that an interrupt in between loses permits instead of giving them twice.
+            if kept:
+                self._latest = latest[0], kept, latest[2]
+                due, stored, spilled = self._after(kept, due, stored, spilled, since)
+            else:
+                self._latest = older
+            self._line.due, self._stored, self._lost = due, stored, spilled
+
+    def _heed(self, last: int, cut: int, peak: int) -> None:
+        self._lost += cut
+
+    def charge(self, permits: int, now: int) -> None:
+        """Take permits from the store, and the rest on credit: later requests wait for it."""
+        check_permits("charge()", permits)
+        self._collect()
+        self._latest = None
+        self._line.due, self._stored, self._lost = self._after(permits, self._due(now), self._stored, self._lost, now)
+
+    def set_rate(self, rate: Rate, now: int) -> None:
+        """The next slot keeps its instant, the ones after it follow at the new rate. What is stored or owed keeps its duration."""
+        due, line, rate = self._due(now), self._line, Rate.of(rate)
+        self._collect()
+        unit, cost, price, most, numbers = self._numbers(rate)
+        due = ceil_div(due * unit, self._unit)  # rounded up: no slot comes earlier than before
+        stored, spilled = self._rescaled(unit, cost), self._lost * unit // self._unit
+        # Without a call in between: a signal handler may raise there.
+        self._latest, line.due, self._stored, self._lost = None, due, stored, spilled
+        line.numbers = numbers
+        self.rate, self._unit, self._cost, self._price, self._most = rate, unit, cost, price, most
+
+    def _rescaled(self, unit: int, cost: int) -> int:
+        """The store, at another `_unit` and `_cost`."""
+        return self._stored * unit // self._unit  # rounded down: no fraction of a permit is given
+
+    def reset(self, now: int) -> None:
+        """Owe nothing, with the store of a new scheduler."""
+        self._line.collect()
+        self._start(now)
+
+    def available(self, now: int) -> int:
+        """The slots that are due by now and, where stored permits are free, those in the store."""
+        due, stored, _ = self._after(0, self._due(now), self._stored, 0, now)
+        behind = now * self._unit - due
+        return 0 if behind < 0 else (behind + (0 if self._price else stored)) // self._cost + 1
+
+    @property
+    def _spilled(self) -> int:
+        """Nanoseconds of idle time that are given up, or found the store full."""
+        self._collect()
+        return self._lost // (self._unit * self._earn)
+
+    @property
+    def next_free(self) -> int | None:
+        """The instant (ns, rounded up) at which the next request may start; None before the first call."""
+        return None if self._line.due is None else ceil_div(self._line.due, self._unit)
+
+    def _due(self, now: int) -> int:
+        due = self._line.due
+        if due is None:
+            due = self._line.due = now * self._unit
+        return due
+
+    def _filled(self, due: int, stored: int, since: int) -> tuple[int, int, int]:
+        """The next slot and the store after the idle time up to ``since``, and what found no room, in the store's unit."""
+        idle = since * self._unit
+        if due > idle - self._unit:  # within the instant is on time: a fraction of it lost at every grant would be drift
+            return due, stored, 0
+        stored += (idle - due) * self._earn
+        most = self._most
+        return (idle, stored, 0) if most is None or stored <= most else (idle, most, stored - most)
+
+    def _after(self, permits: int, due: int, stored: int, spilled: int, since: int) -> tuple[int, int, int]:
+        """The next slot, the store and what was lost, after a request for that many permits that has stood in line since ``since``."""
+        free, stored, gone = self._filled(due, stored, since)
+        stored, cost = self._priced(stored, permits)
+        return free + cost, stored, spilled + gone
 
 
 class TicksAccumulator(Pacing):
@@ -145,10 +320,10 @@ class BurstRatio(TicksAccumulator):
         """The rate of catching up, as a multiple of the plain rate."""
         return as_float(*self._ratio)
 
-    def apply(self, rate: Rate | str | Number, burst_ratio: Number, now: int | None = None) -> None:
+    def apply(self, rate: Rate | str | Number, burst_ratio: Number, now: int) -> None:
         """Change rate and ratio. The next slot keeps its instant."""
         rate, self._ratio = Rate.of(rate), ratio_of(burst_ratio, "BurstRatio(ratio")
-        self._measure(rate, now)
+        self.set_rate(rate, now)
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         check_window(window, largest)
@@ -159,9 +334,7 @@ class BurstRatio(TicksAccumulator):
         return unit * num, cost * num, cost * den, None, NO_LINE
 
     def _rescaled(self, unit: int, cost: int) -> int:
-        due = self._line.due
-        if due is None:
-            return 0
+        due = self._due(0)  # it has begun
         # The slot of the schedule is rounded up, and so is the next free one: neither is sooner.
         return ceil_div(due * unit, self._unit) - ceil_div((due - self._stored) * unit, self._unit)
 

@@ -1,21 +1,287 @@
-"""TokenBucket: a bucket of permits that fills at the rate. A request takes its permits out or waits for them.
+"""TokenBucket, and what pools share with it: they store time that nobody has used yet, up to a size. A request takes its cost out, or
+waits for it. A bucket makes the same grants as golang.org/x/time/rate without the truncation there.
 
-It makes the same grants as golang.org/x/time/rate without the truncation there.
+The state is one number, the instant at which the store holds one permit, its next. A level L at a later instant means that it was ``L - 1``
+intervals ago. It is the virtual scheduling form of GCRA, ITU-T I.371. What finds the store full overflows: a bucket loses it, and to a pool
+it may return. Inside, a nanosecond and the cost of a permit are whole numbers of units, so no number of refills loses anything to rounding.
+
+Takes at one instant are a group, and it makes no difference which request holds which permits of it. Permits of the latest group come back
+exactly. Earlier ones are credited as far as there was room for them at every instant since.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from aiorate._errors import check_count
-from aiorate._rate import Rate
-from aiorate._schedulers.interface import check_permits
-from aiorate._schedulers.stored import Stored
+from aiorate._meter import Meter
+from aiorate._rate import Rate, ceil_div
+from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_permits, check_window
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
-    from aiorate._schedulers.stored import Plan
+
+
+_MANY = 64
+_instant = itemgetter(0)
+# A rate; in units, what follows from it and the parameters; and the numbers of the meter. Shared by all stores with the same parameters.
+# The units: a nanosecond, a permit, the size of the store, and its size while overflow returns; and the ratio at which it returns.
+Plan = tuple[Rate, tuple[int, int, int, int, int, int], tuple[int, int, float, int]]
+
+
+class Stored(Metered):
+    """A permit that comes back is credited only if there was room for it at every instant since its take. The room was smallest just before
+    the take that found the highest level. So the scheduler remembers the takes that found more than every later take, in `_peaks`."""
+
+    __slots__ = ("_at_first", "_initial", "_last", "_over", "_peaks", "_plan")
+    rate: Rate
+    _plan: tuple[int, int, int, int, int, int]
+    _at_first: int
+    """The level before the schedule begins."""
+    _last: Any
+    """The instant up to which it is filled; None: the schedule has not begun."""
+    _over: int
+    """What has overflowed and has not returned."""
+    _latest: tuple[int, int, tuple[Any, ...]] | None
+    """Of the takes at the latest instant: that instant, their permits, and the state before them."""
+    _peaks: list[tuple[int, int]] | None
+    """Levels found by takes: instants ascend, levels descend; None: no take was noted."""
+
+    def _setup(self, plan: Plan, initial: int, start: int | None) -> None:
+        """Hold that many permits at first."""
+        self._line: Meter = Meter()
+        self._peaks = self._last = self._latest = None
+        self.rate, self._plan, self._line.numbers = plan
+        self._over, self._initial = 0, initial
+        self._at_first = self._plan[1] if initial == 1 else initial * self._plan[1]  # the plan's number takes no memory here
+        if start is not None:
+            check_ns("start", start)
+            self._level(start)
+
+    def _level(self, now: int | None = None) -> tuple[Any, int, int]:
+        """The instant up to which it is filled, None before the schedule begins; the level then, and the overflow.
+
+        With ``now``, as they are when it is filled up to that instant too, which may be the one at which the schedule begins.
+        """
+        if self._line.last is not None:
+            self._collect()
+        last, over, (unit, cost, _, most, *_) = self._last, self._over, self._plan
+        if last is None:
+            if now is None:
+                return None, self._at_first, over
+            level = min(self._at_first, most)
+            over += self._at_first - level
+            self._keep(now, level, over)
+            return now, level, over
+        level = last * unit - self._line.due + cost
+        return (last, level, over) if now is None or now <= last else (now, *self._filled(level, over, (now - last) * unit))
+
+    def _keep(self, last: int | None, level: int, over: int) -> None:
+        """The level and the overflow, filled up to that instant; None: before the schedule begins."""
+        unit, cost, *_ = self._plan
+        if last is None:
+            self._at_first, self._over = level, over
+            return
+        due = last * unit - level + cost
+        self._last, self._over, self._line.due = last, over, due  # in one step: a signal handler may raise after a call
+
+    def take(self, permits: int, now: int, since: int | None = None, *, asking: bool = False) -> int:
+        """As `Scheduler.take`. ``asking``: only say when, as `peek`."""
+        if type(now) is not int or type(permits) is not int or permits < 1 or (since is not None and type(since) is not int):
+            check_ask("take()", permits, now, since)
+        line, (unit, cost, full, most, num, den) = self._line, self._plan
+        need = spent = permits * cost
+        if need > full:  # a bucket never grants it; from a pool it is granted when that is full, and the rest is owed
+            check_ask("take()", permits, now, since, self.max_permits)
+            need = full
+        if line.last is not None or self._last is None:
+            self._level(now)
+        due: int = line.due  # type: ignore[assignment]  # it has begun
+        last: int = self._last  # pyright: ignore[reportAssignmentType]  # as above
+        over = self._over
+        level, straight = last * unit - due + cost, most == full  # whether nothing returns
+        if since is None or since > now:
+            since = now
+        begun, at = due, last
+        if since > last:
+            # At once: no request was waiting, so what does not fit overflows.
+            fresh, at = (since - last) * unit, since
+            if not straight:
+                level, over = self._filled(level, over, fresh)
+                due = at * unit - level + cost
+            elif (level := level + fresh) >= full + unit:  # as _filled() says, in less time
+                level, over, due = full, over + level - full, due + level - full
+        last = at
+        if level < need:
+            # Only as far as the request needs, because a late wake-up must not make it overflow.
+            ns = -(-(need - level if straight else self._fresh_for(level, over, need)) // unit)  # rounded up
+            at = last = last + ns
+            if at > now:
+                return at
+            if straight:
+                level += ns * unit
+            else:
+                level, over = self._filled(level, over, ns * unit)
+                due = at * unit - level + cost
+        elif now < last:
+            # The clock went back: the most that can have been earned since then does not count yet.
+            at = max(since, last - (level - need) * den // (num * unit))
+        if at <= now and not asking:
+            latest, peaks = self._latest, self._peaks
+            joins = latest is not None and latest[0] == now
+            self._latest = (now, latest[1] + permits, latest[2]) if joins else (now, permits, (begun, self._over, self._last))  # type: ignore[index]
+            if level >= full:
+                self._peaks = [(now if now > last else last, level)]  # as _note_level() leaves it, in less time
+            elif not peaks or peaks[-1][0] != now or peaks[-1][1] < level:
+                self._note_level(now, level)
+            self._last, self._over, line.due = last, over, due + spent
+        return at
+
+    _metered_take = take
+
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
+        check_ask("peek()", permits, now, most=self.max_permits)
+        at: int = Stored.take(self, permits, now, asking=True)
+        if not ahead:
+            return at
+        (last, level, over), (unit, cost, full, *_) = self._level(now), self._plan
+        need = ahead * cost + min(permits * cost, full)
+        if need > level:
+            # What returns is rounded in each step, by less than a nanosecond in all, and the answer is never too late.
+            last += ceil_div(self._fresh_for(level, over, need), unit) - (full < self._plan[3])
+        return at if at > last else last
+
+    def _filled(self, level: int, over: int, fresh: int) -> tuple[int, int]:
+        """The level and the overflow after ``fresh`` units that come one by one, none of them used."""
+        unit, _, full, most, num, den = self._plan
+        if over > 0 and level < full and num > den:
+            # 1. Below full with an overflow: fresh and returning units together, until full or no overflow.
+            x = min(fresh, ceil_div((full - level) * den, num), over * den // (num - den))
+            moved = min(x * (num - den) // den, full - level - x)
+            level, over, fresh = level + x + moved, over - moved, fresh - x
+        if level + fresh < full + unit:
+            # 2. Below full without an overflow: fresh units only. Full within the last ns is on time: its rest, cut off, would be drift.
+            return level + fresh, over
+        # 3. Full: fresh units overflow, and return at the pace of the ratio until there is no room for these either.
+        if level < full:
+            level, fresh = full, fresh - (full - level)
+        over += fresh
+        moved = min(most - level, over, fresh * (num - den) // den)
+        return level + moved, over - moved
+
+    def _fresh_for(self, level: int, over: int, need: int) -> int:
+        """The fresh units after which it holds ``need``, which is at most full."""
+        num, den = self._plan[4:]
+        if num == den or over <= 0:
+            return need - level
+        x, dry = ceil_div((need - level) * den, num), over * den // (num - den)
+        return x if x <= dry else dry + (need - level - dry - dry * (num - den) // den)
+
+    def _note_level(self, now: int, level: int) -> None:
+        """A take found that level: no permits of earlier ones fit in that would not fit above it."""
+        if not (peaks := self._peaks):
+            self._peaks = [(now, level)]
+            return
+        place, last = len(peaks), peaks[-1][0]
+        if now < last:  # where the clock went back, the take is later in order
+            now = last
+        while place and peaks[place - 1][1] <= level:
+            place -= 1
+        if place >= _MANY and peaks[place - 1][1] - max(level, 0) < self._plan[2] // _MANY:
+            # Hardly lower: one record of both, which is never too low.
+            place -= 1
+            level = peaks[place][1]
+        peaks[place:] = ((now, level),)  # in one step: a signal handler may raise after a call
+
+    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
+        """Put permits back as far as there is room; by receipt, as far as there was room at every take since. The rest overflows."""
+        check_ask("give_back()", permits, now, taken)
+        if self._last is None:
+            self._level(now)
+        (last, level, over), (_, cost, full, most, *_) = self._level(), self._plan
+        latest, self._latest = self._latest, None  # first, so that an interrupt loses permits instead of giving them twice
+        credit = permits * cost
+        if latest and latest[0] == taken and latest[1] >= permits:
+            if latest[1] > permits:
+                self._line.due -= credit  # type: ignore[operator]  # it has begun
+                self._latest = (latest[0], latest[1] - permits, latest[2])
+            else:
+                self._line.due, self._over, self._last = latest[2]
+        elif taken is None:
+            level += max(0, min(credit, most - level))
+            self._note_level(now, level)
+            self._keep(last, level, over)
+        else:
+            # Above full, the credit would have slowed the return of the overflow. So it ends at full.
+            peaks = self._peaks or []
+            place = bisect_right(peaks, taken, key=_instant)
+            room = max(0, min(credit, full - level, *(full - found for _, found in peaks[place : place + 1])))
+            later = [(instant, found + room) for instant, found in peaks[place:]]  # each of these takes has found the credit
+            while later and place and peaks[place - 1][1] <= later[0][1]:
+                place -= 1
+            peaks[place:] = later
+            self._keep(last, level + room, over + credit - room)
+
+    def _heed(self, last: int, cut: int, peak: int) -> None:
+        due, (unit, cost, *_) = self._line.due, self._plan
+        assert due is not None
+        assert self._last is not None
+        # Callers that wait since a late wake-up take what has come since, and it is filled only as far as they need.
+        self._last = max(self._last, min(last, self._line.since), ceil_div(due - cost, unit))
+        self._over += cut
+        self._note_level(last, peak + cost)
+
+    def charge(self, permits: int, now: int) -> None:
+        """Take any number of permits at once. The level may fall below zero."""
+        check_permits("charge()", permits)
+        last, level, over = self._level(now)
+        self._note_level(now, level)
+        self._latest = None
+        self._keep(last, level - permits * self._plan[1], over)
+
+    def _change(self, plan: Plan, kept: int, now: int | None) -> None:
+        """Go by another plan. ``kept``: the place of the unit in which the level stays what it is."""
+        (last, level, over), before = self._level(now), self._plan
+        if now is not None and now < last:  # the clock went back, or what is owed was granted ahead
+            last, level = now, level - (last - now) * before[0]
+        self._latest, (self.rate, self._plan, self._line.numbers) = None, plan
+        unit, _, _, most, *_ = self._plan
+        num, den = self._plan[kept], before[kept]
+        # Rounded up, so the room is never larger than it was.
+        self._peaks = self._peaks and [(instant, ceil_div(level * num, den)) for instant, level in self._peaks]
+        # Rounded down: this gives no credit.
+        level, over = level * num // den, over * unit // before[0]
+        if now is not None and level > most:  # it has shrunk: the excess waits, or a new rate would give a free burst
+            level, over = most, over + level - most
+        self._keep(last, level, over)
+
+    def reset(self, now: int) -> None:
+        """Hold as many permits as at first, and no backlog."""
+        self._line.collect()
+        self._latest = self._peaks = self._last = None
+        self._over, self._at_first = 0, self._initial * self._plan[1]
+        self._level(now)
+
+    def available(self, now: int) -> int:
+        """The permits in store."""
+        (last, level, _), (_, cost, _, most, *_) = self._level(now), self._plan
+        return 0 if now < last else max(0, min(level, most) // cost)
+
+    @property
+    def _spilled(self) -> int:
+        """The overflow in ns, unless it returns: then nothing is given up."""
+        unit, _, full, most, *_ = self._plan
+        return self._level()[2] // unit if most == full else 0
+
+    def bound(self, window: int, largest: int = 1) -> int:
+        """``max(size, largest) + ratio x rate x window``. The size is in permits, and includes what may return."""
+        check_window(window, largest)
+        _, cost, full, most, num, _ = self._plan
+        owed = max(0, largest * cost - full) if self.max_permits is None else 0  # the part of a larger request that is granted on credit
+        return (most + owed + window * self.rate._ticks[0] * num) // cost
 
 
 class TokenBucket(Stored):

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from aiorate._meter import NO_LINE
 from aiorate._rate import EVEN, Rate, as_float, duration_to_ns, ns_to_seconds, ratio_of
 from aiorate._schedulers.interface import check_ns
-from aiorate._schedulers.stored import Stored
+from aiorate._schedulers.token_bucket import Stored
 
 if TYPE_CHECKING:
     from datetime import timedelta
     from typing import ClassVar
 
     from aiorate._rate import Number
-    from aiorate._schedulers.stored import Plan
+    from aiorate._schedulers.token_bucket import Plan
 
 
 _LEAST_POOL_NS = 1_000_000

@@ -27,7 +27,6 @@ class _Dimension(Scheduler):
     def __init__(self, pool: Pool, place: int, rate: Rate, burst: int | None) -> None:
         self._pool, self._place = pool, place
         self.rate, self.max_permits = rate, burst
-        self._receipts: bool = True
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
         return now
@@ -85,10 +84,6 @@ class Booked(Dimensions):
     def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
         at = super().peek(permits, now, ahead)
         return at if at > now else self.pool.peek(permits, now, ahead)
-
-    def last(self, permits: Amounts, now: int) -> str | None:
-        waits = self.pool.peek(permits, now) > now
-        return super().last(permits, now) or (self.names[self.pool.waits_for] if waits else None)
 
     def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
         super().give_back(permits, now, taken)

@@ -150,7 +150,7 @@ class StoreFile:
 
     def _decide(self, record: Record, now: float, decide: Decide[T]) -> T:
         """Read, decide, and write."""
-        at, wall, place, about, kept = record.at, time.time_ns() / 1000, 0, None, None
+        at, wall, pair, place, about, kept = record.at, time.time_ns() / 1000, b"", 0, None, None
         if at:
             pair = self._read(at, _PAIR)
             place, about = _newest(pair)

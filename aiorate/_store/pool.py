@@ -49,7 +49,6 @@ class Pool(Scheduler):
         self.unit: bool = unit
         self._late: int = late
         self.rate = max(parts, key=lambda part: part.rate.period_ns / part.rate.permits).rate if unit else parts[0].rate
-        self._receipts: bool = True
         self.hand: Hand = Hand()
         self._granted: deque[tuple[int, int, int]] = deque()  # the latest grants: when, and when their slots were due and how late
         self._free: int = -MOST_NS  # until when grants were made that nobody counts
@@ -156,8 +155,7 @@ class Pool(Scheduler):
                     return self._look_again(now)
             if hand.runs and (run := hand.runs[0]).due <= now <= run.due + run.late:
                 at = run.due
-                if since is not None or self._receipts:  # out of the line: it may come back
-                    self._note(now, at, run.late)
+                self._note(now, at, run.late)
                 hand.remove(1)
                 self._counted(1, now)
                 return at

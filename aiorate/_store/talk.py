@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import chain, groupby, islice
 from math import ceil
 from random import getrandbits
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 from aiorate._rate import NS_PER_SECOND
@@ -94,24 +94,25 @@ class Talk(Provider):
         first = self._node.first()
         return 0 if first is None else first.wanted
 
-    def _uncovered(self, now: int) -> list[tuple[int, ...]]:
+    def _uncovered(self, now: int) -> list[Any]:
         """The first requests for which there are not enough slots, of those in line in about the order of service."""
         pool, line, first = self._pool, self._node.line, self._node.first()
         below = sorted([limit for _, limit in line.below()], key=lambda limit: limit is not first)
-        waiting = chain([limit.wanted for limit in below], (ticket.wanted for ticket in line if not ticket.cancelled()))
-        needs = [*islice((need for permits in waiting if any(need := pool.need(permits))), 2 * MOST_RUNS)]
-        have = pool.hand.amounts(len(pool.parts), now)
-        for place, need in enumerate(needs):
-            have = [own - of for own, of in zip(have, need, strict=True)]
+        waiting = chain(below, (ticket for ticket in line if not ticket.cancelled()))
+        some = [*islice((each for each in waiting if any(pool.need(each.wanted))), 2 * MOST_RUNS)]
+        have = pool.hand.amounts(1 if pool.unit else len(pool.parts), now)
+        for place, each in enumerate(some):
+            have = [own - of for own, of in zip(have, pool.need(each.wanted), strict=True)]
             if min(have) < 0:
-                return needs[place:]
+                return some[place:]
         return []
 
     def _lack(self) -> Runs:
         """The runs to ask for: those of the requests in line, and with a lease of those to come."""
         pool, now = self._pool, self._node.now()
         if not pool.unit:
-            return [(len([*same]), need) for need, same in groupby(self._uncovered(now))][:MOST_RUNS]
+            needs = [pool.need(each.wanted) for each in self._uncovered(now)]
+            return [(len([*same]), need) for need, same in groupby(needs)][:MOST_RUNS]
         first, waiting = count_of(self._first()), self._node.permits_in_line()
         ready = pool.usable(first or 1, now)
         expected = self._expected(first, waiting) if self._lease else 0

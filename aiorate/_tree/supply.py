@@ -10,20 +10,20 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from aiorate._errors import LimiterClosed
-from aiorate._loops.turn import LOOP_CHECK_NS
-from aiorate._meter import ENDLESS, FAR, PureMeter
+from aiorate._loops.loop import LOOP_CHECK_NS
+from aiorate._meter import FAR, NO_LINE, PureMeter
 from aiorate._schedulers.interface import NOBODY_KNOWS, claim
 from aiorate._tree.counters import NOTHING, Counters
 from aiorate._tree.line import NOBODY
 from aiorate._tree.provider import OWN
-from aiorate._tree.refusals import ACQUIRE
+from aiorate._tree.refusals import closed, named
 from aiorate._tree.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, Self
 
+    from aiorate._errors import LimiterClosed
     from aiorate._events import Event
     from aiorate._loops.loop import Loop, ReadClock
     from aiorate._meter import Meter
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.interface import Scheduler
     from aiorate._tree.line import Line
     from aiorate._tree.provider import Provider
-    from aiorate._tree.refusals import Refusals
     from aiorate._tree.tree import Tree
     from aiorate._tree.watch import Watch
 
@@ -41,32 +40,6 @@ _SAME_WAKE_UP_NS = 1_500_000  # the average distance of two wake-ups
 
 SAME = cast("Callable[[Permits], Permits]", int)
 """For a limiter, which takes of the limit above what it takes here: the function that costs least. Of a `Visit` it makes plain permits."""
-
-
-class AskingMeter(PureMeter):
-    """For strategies whose permits lie on no straight line: it asks the scheduler."""
-
-    __slots__ = ("_scheduler",)
-    grabs: int
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        super().__init__()
-        self._scheduler = scheduler
-
-    def grab(self, trying: bool = False, /) -> bool:
-        """Take one permit if the scheduler grants it and the meter is open."""
-        until, check = self.until, self.check
-        checked = ENDLESS if check is None else check.try_until if trying else check.until
-        if not until or not checked or (check is not None and check.thread and check.thread != get_ident()):
-            return False
-        now = self.read()
-        if now >= checked:
-            return False
-        now -= self.offset
-        if now >= until or self._scheduler.take(1, now, None if now < self.since else self.since) > now:
-            return False
-        self.grabs += 1
-        return True
 
 
 class Supply(Timeline):
@@ -88,7 +61,6 @@ class Supply(Timeline):
         "permits_above",
         "permitted",
         "provider",
-        "refusals",
         "resuming",
         "returnable",
         "scheduler",
@@ -106,7 +78,6 @@ class Supply(Timeline):
     def __init__(self, scheduler: Scheduler, catch_up: int, tree: Tree, name: str | None = None) -> None:
         super().__init__(tree.clock)
         claim("a limiter" if name is None else f"the limiter {name!r}", scheduler)
-        scheduler._receipts = False
         self.scheduler: AnyScheduler = scheduler  # type: ignore[assignment]  # of permits of its kind
         self.permitted: AnyScheduler = self.scheduler
         """Whom to ask for permits: the scheduler or, as long as that holds, what servers said."""
@@ -127,11 +98,9 @@ class Supply(Timeline):
         """Called with each `Event`."""
         self.provider: Provider = OWN
         self.max_waiting: tuple[int, Sequence[Self]] | None = None
-        """The most requests that may wait in the lines of these limits, itself included; None: any number."""
-        self.refusals: Refusals = ACQUIRE
-        """The errors of its callers' method."""
+        """The most requests that may wait here and at these other limits; None: any number."""
         own = scheduler._meter
-        self.meter: Meter = AskingMeter(scheduler) if own is None else own
+        self.meter: Meter = PureMeter(ask=scheduler.take) if own is None else own
         """The shortest way to a permit that lies ready.
 
         It is open while there is no line, pause, close or quota of a server, and the loop was seen to run its other tasks. Where both lie
@@ -190,6 +159,13 @@ class Supply(Timeline):
         """Whether it is closed, or a limit above is."""
         return self.closed or (self.above is not None and self.above.shut)
 
+    def closed_error(self, call: str) -> LimiterClosed:
+        """The error of a call, if it is shut."""
+        limit = self
+        while not limit.closed and limit.above is not None:
+            limit = limit.above
+        return closed(call, limit.name)
+
     @property
     def max_permits(self) -> int | None:
         """The largest request that can ever be granted; None: any."""
@@ -208,7 +184,7 @@ class Supply(Timeline):
         above = self.above
         assert above is not None
         if above.shut:
-            return LimiterClosed("acquire(): the limit that is shared with others is closed.")
+            return above.closed_error(named(up))
         if (most := above.exceeded(up)) is not None:
             return ValueError(f"acquire({up}) can no longer be granted: {most} is the most at once of the limit that is shared.")
         return None
@@ -361,7 +337,7 @@ class Supply(Timeline):
             return
         if self.held_at is not None or self.line.is_waited_in or (self.above is not None and meter.above is None):
             return
-        if threads and (self.read is not monotonic_ns or type(meter) is AskingMeter):
+        if threads and (self.read is not monotonic_ns or meter.numbers == NO_LINE):
             return  # a grab would not be one step
         if not -FAR < self.offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
             return
@@ -411,18 +387,15 @@ def _take_none(path: Sequence[tuple[Supply, Permits, int]]) -> None:
 
 
 def make_returnable(path: Sequence[tuple[Supply, Permits, int]], tasks: int = 0) -> None:
-    """The grant may come back, so takes are recorded; ``tasks`` of it, 1 or none, have yet to go on."""
+    """The grant may come back; ``tasks`` of it, 1 or none, have yet to go on."""
     for limit, _, _ in path:
         limit.resuming += tasks
         limit.returnable += 1
-        limit.scheduler._receipts = True
 
 
 def make_final(path: Sequence[tuple[Supply, Permits, int]], tasks: int = 0) -> None:
-    """The grant stands, and its task went on or never will. The last that may come back stops the recording."""
+    """The grant stands, and its task went on or never will."""
     for limit, _, _ in path:
         limit.resuming -= tasks
         if limit.returnable:
             limit.returnable -= 1
-        if not limit.returnable:
-            limit.scheduler._receipts = False

@@ -32,4 +32,4 @@ class Capped(Scheduler):
 
     take, peek, give_back, charge, _shift, available, _standings, _rested = (_call("told", name) for name in ASKED_FOR_PERMITS)  # type: ignore[assignment]
     set_rate, lag, bound, restart, _quotas = (_call("inner", name) for name in ("set_rate", "lag", "bound", "restart", "_quotas"))  # type: ignore[assignment]
-    rate, max_permits, books_since, _receipts = map(_read, ("rate", "max_permits", "books_since", "_receipts"))
+    rate, max_permits, books_since = map(_read, ("rate", "max_permits", "books_since"))
