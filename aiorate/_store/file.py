@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b
 from importlib.util import find_spec
-from struct import Struct
+from struct import Struct, pack, unpack_from
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
@@ -55,7 +55,7 @@ Decide = Callable[["Value | None", float], "tuple[T, Value | None, float]"]
 class Record:
     """What a process knows of one record, which has the numbers of so many dimensions: of rates, or of windows by the ``wall`` clock."""
 
-    __slots__ = ("at", "digest", "file", "heard", "kind", "told", "value", "wall")
+    __slots__ = ("at", "digest", "file", "form", "heard", "kind", "told", "wall")
 
     def __init__(self, path: str | os.PathLike[str], name: str, kind: str, dimensions: int) -> None:
         self.wall: bool = kind == "window"
@@ -65,7 +65,8 @@ class Record:
         self.file: StoreFile = file_of(path)
         self.digest: bytes = blake2b(name.encode(), digest_size=16).digest()
         self.kind: int = crc32(f"{numbers} {kind}".encode())
-        self.value: Struct = Struct(f"<{HEAD + numbers}d")
+        self.form: str = f"<{HEAD + numbers}d"
+        """Of its value, packed."""
         self.at: int = 0
         """Where the record was; 0: nowhere yet."""
         self.told: Value | None = None
@@ -166,7 +167,7 @@ class StoreFile:
         if value is not None:
             number = 1 if about is None else about[2] + 1
             since_boot = time.monotonic_ns() / 1000 if record.wall else now
-            data = _WRITE.pack(record.kind, number, record.digest, _BOOT, since_boot, wall, keep) + record.value.pack(*value)
+            data = _WRITE.pack(record.kind, number, record.digest, _BOOT, since_boot, wall, keep) + pack(record.form, *value)
             data = data.ljust(_COPY - _CHECK, b"\0")
             self._write(crc32(data).to_bytes(_CHECK, "little") + data, at + _COPY - place)
             record.at, record.told, record.heard = at, value, now
@@ -220,7 +221,7 @@ def _kept(record: Record, pair: bytes, place: int, about: About, now: float, wal
         if _rests(about, wall):
             return None
         raise OSError(0, "another kind of limit has that name in it. Give each a name of its own")
-    value: Value = record.value.unpack_from(pair, place + _VALUE)
+    value: Value = unpack_from(record.form, pair, place + _VALUE)
     if boot == _BOOT or record.wall:
         return value
     if record.told is not None:
