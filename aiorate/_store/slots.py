@@ -34,9 +34,8 @@ class Part(NamedTuple):
         return 0.0 if self.calendar is not None else self.rate.period_ns / (self.rate.permits * 1000)
 
     def edges(self, unix: int) -> list[int]:
-        """The edges of the window at that Unix time, and of the next two, in ns; none: it has no calendar."""
-        if self.calendar is None:
-            return []
+        """The edges of its window at that Unix time, and of the next two, in ns."""
+        assert self.calendar is not None
         edges = self.calendar._edges(unix - 2 * self.rate.period_ns, 8)
         place = max([i for i, edge in enumerate(edges) if edge <= unix], default=0)
         return edges[place : place + 4]
