@@ -176,7 +176,7 @@ class FileLimiter(_Desks[Limiter], Limiter):
         ahead = duration_to_ns(lease, "FileLimiter(lease)")
         parts, late = parts_of("FileLimiter", rate, burst, ahead), max(SLACK_NS, ahead)
         unit = parts[0].calendar is None
-        record = Record(path, name, "limiter" if unit else "window", len(parts), wall=not unit)
+        record = Record(path, name, "limiter" if unit else "window", len(parts))
 
         def desk(scope: Scope) -> Limiter:
             limiter = Limiter(

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b
 from importlib.util import find_spec
-from struct import Struct
+from struct import Struct, pack, unpack_from
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
@@ -42,8 +42,7 @@ _PAGE, _COPY, _PAIR = 4096, 256, 512
 _EMPTY = bytes(_PAIR)
 # The check sum, and what it is of: the kind of limit, the number of the copy, the digest of the name, when it was written: in which boot,
 # and in us of the monotonic and of the wall clock; after how many us it is at rest; and the value.
-_CHECK, _ABOUT = Struct("<I"), Struct("<IQ16s8sddd")
-_NUMBER, _VALUE = Struct("<8xQ"), _CHECK.size + _ABOUT.size
+_READ, _WRITE, _CHECK, _VALUE = Struct("<IIQ16s8sddd192x"), Struct("<IQ16s8sddd"), 4, 64
 _GRACE = NS_PER_SECOND  # for which others may hold the lock, and between two looks whether the file is still there
 _QUICK, _TRIES, _NAP = 3, 12, 100e-6  # a decision takes some 20 us
 About = tuple[Any, ...]
@@ -53,24 +52,21 @@ Decide = Callable[["Value | None", float], "tuple[T, Value | None, float]"]
 """Of a value, or None for a new one, and the time in us: an answer; the new value, or None if it stays; after how many us it is at rest."""
 
 
-class Busy(Exception):
-    """Another process has the lock. Try again a little later."""
-
-
 class Record:
-    """What a process knows of one record, which has the numbers of so many dimensions: of windows by the ``wall`` clock, or of rates."""
+    """What a process knows of one record, which has the numbers of so many dimensions: of rates, or of windows by the ``wall`` clock."""
 
-    __slots__ = ("at", "digest", "file", "heard", "kind", "told", "value", "wall")
+    __slots__ = ("at", "digest", "file", "form", "heard", "kind", "told", "wall")
 
-    def __init__(self, path: str | os.PathLike[str], name: str, kind: str, dimensions: int, wall: bool = False) -> None:
-        numbers = dimensions * (OF_WINDOW if wall else OF_RATE)
+    def __init__(self, path: str | os.PathLike[str], name: str, kind: str, dimensions: int) -> None:
+        self.wall: bool = kind == "window"
+        numbers = dimensions * (OF_WINDOW if self.wall else OF_RATE)
         if numbers > _MOST_NUMBERS:
             raise ValueError(f"a limit in a file has at most {_MOST_NUMBERS // OF_RATE} rates or dimensions, not {dimensions}.")
         self.file: StoreFile = file_of(path)
         self.digest: bytes = blake2b(name.encode(), digest_size=16).digest()
         self.kind: int = crc32(f"{numbers} {kind}".encode())
-        self.value: Struct = Struct(f"<{HEAD + numbers}d")
-        self.wall: bool = wall
+        self.form: str = f"<{HEAD + numbers}d"
+        """Of its value, packed."""
         self.at: int = 0
         """Where the record was; 0: nowhere yet."""
         self.told: Value | None = None
@@ -106,8 +102,8 @@ class StoreFile:
     def ask(self, record: Record, now: float, decide: Decide[T], patient: bool) -> T:
         """Decide on the value of a record, when its clock reads ``now``, or when it was written last if that is later.
 
-        ``patient``: try for up to a millisecond. Raises `Busy`; and EngineUnavailable for an error of the kernel, for a file that cannot be
-        used, and once others have held the lock for a second.
+        ``patient``: try for up to a millisecond. Raises BlockingIOError while another process has the lock, to be tried again a little
+        later; and EngineUnavailable for an error of the kernel, for a file that cannot be used, and once others have had it for a second.
         """
         for number in range(_TRIES if patient else _QUICK):
             if patient and number > 1:
@@ -134,7 +130,7 @@ class StoreFile:
         reading, (first, last) = time.monotonic_ns(), self._busy
         self._busy = first if reading - last < _GRACE else reading, reading
         if reading - self._busy[0] < _GRACE:
-            raise Busy
+            raise BlockingIOError
         raise EngineUnavailable(
             f"the file of limits {self.path!r} has been locked by another process for a second. Is one stopped, as by Ctrl-Z or a debugger?"
         )
@@ -159,21 +155,21 @@ class StoreFile:
         if at:
             pair = self._read(at, _PAIR)
             place, about = _newest(pair)
-        if about is None or about[2] != record.digest:  # somebody may have emptied the file
+        if about is None or about[3] != record.digest:  # somebody may have emptied the file
             self._check_head()
             at, pair = self._find(record.digest, wall)
             place, about = _newest(pair)
-        if about is not None and about[2] == record.digest:
+        if about is not None and about[3] == record.digest:
             kept = _kept(record, pair, place, about, now, wall)
             if kept is not None and not record.wall:
                 now = max(now, kept[1])
         answer, value, keep = decide(kept, now)
         if value is not None:
-            number = 1 if about is None else about[1] + 1
+            number = 1 if about is None else about[2] + 1
             since_boot = time.monotonic_ns() / 1000 if record.wall else now
-            data = _ABOUT.pack(record.kind, number, record.digest, _BOOT, since_boot, wall, keep) + record.value.pack(*value)
-            data = data.ljust(_COPY - _CHECK.size, b"\0")
-            self._write(_CHECK.pack(crc32(data)) + data, at + _COPY - place)
+            data = _WRITE.pack(record.kind, number, record.digest, _BOOT, since_boot, wall, keep) + pack(record.form, *value)
+            data = data.ljust(_COPY - _CHECK, b"\0")
+            self._write(crc32(data).to_bytes(_CHECK, "little") + data, at + _COPY - place)
             record.at, record.told, record.heard = at, value, now
         return answer
 
@@ -182,16 +178,17 @@ class StoreFile:
         hashed, room, first, pages, found = int.from_bytes(digest[:4], "little"), 0, 1, _FIRST_LEVEL, b""
         for _ in range(_LEVELS):
             start = _PAGE * (first + hashed % pages)
-            page, pair = self._read(start, _PAGE), b""
-            for at in range(0, _PAGE, _PAIR):
-                pair = page[at : at + _PAIR]
-                about = _newest(pair)[1] if start not in self._whole or digest in pair else None
-                if about is not None and about[2] == digest:
-                    return start + at, pair
-                if not room and (pair == _EMPTY or _rests(pair, wall)):
-                    room, found = start + at, pair
+            page = self._read(start, _PAGE)
+            copies, known = [*_READ.iter_unpack(page)], start in self._whole
+            for at, one, other in zip(range(0, _PAGE, _PAIR), copies[::2], copies[1::2], strict=True):
+                if not known or digest in (one[3], other[3]):
+                    about = _newest(page[at : at + _PAIR])[1]
+                    if about is not None and about[3] == digest:
+                        return start + at, page[at : at + _PAIR]
+                if not room and _rests(one, wall) and _rests(other, wall):  # or it was never used
+                    room, found = start + at, page[at : at + _PAIR]
             self._whole.add(start)
-            if pair == _EMPTY:  # it was never used, nor are the levels below
+            if not copies[-2][2]:  # the last one was never used, nor are the levels below
                 break
             first, pages = first + pages, pages * _GROWTH
         if not room:
@@ -219,12 +216,12 @@ class StoreFile:
 
 def _kept(record: Record, pair: bytes, place: int, about: About, now: float, wall: float) -> Value | None:
     """The value of a record, as if the machine had not been started anew since; None: it says nothing any more."""
-    kind, _, _, boot, _, written, _ = about
+    _, kind, _, _, boot, _, written, _ = about
     if kind != record.kind:
-        if _rests(pair, wall):
+        if _rests(about, wall):
             return None
         raise OSError(0, "another kind of limit has that name in it. Give each a name of its own")
-    value: Value = record.value.unpack_from(pair, place + _VALUE)
+    value: Value = unpack_from(record.form, pair, place + _VALUE)
     if boot == _BOOT or record.wall:
         return value
     if record.told is not None:
@@ -232,23 +229,20 @@ def _kept(record: Record, pair: bytes, place: int, about: About, now: float, wal
     return (value[0], now - max(wall - written, 0.0), *value[2:])
 
 
-def _rests(pair: bytes, wall: float) -> bool:
-    """Whether neither copy says anything any more, by both clocks."""
-    for at in (0, _COPY):
-        *_, boot, since_boot, unix, keep = _ABOUT.unpack_from(pair, at + _CHECK.size)
-        if wall - unix <= keep or (boot == _BOOT and time.monotonic_ns() / 1000 - since_boot <= keep):
-            return False
-    return True
+def _rests(about: About, wall: float) -> bool:
+    """Whether a copy says nothing any more, by both clocks."""
+    boot, since_boot, unix, keep = about[4:]
+    return bool(wall - unix > keep and (boot != _BOOT or time.monotonic_ns() / 1000 - since_boot > keep))
 
 
 def _newest(pair: bytes) -> tuple[int, About | None]:
     """The newer sound copy of a record: its place, and what it says; None: none was written. Raises OSError for a damaged record."""
     if pair == _EMPTY:
         return _COPY, None
-    place = _COPY if _NUMBER.unpack_from(pair, _COPY) > _NUMBER.unpack_from(pair) else 0
-    for each in (place, _COPY - place):
-        if _CHECK.unpack_from(pair, each)[0] == crc32(pair[each + _CHECK.size : each + _COPY]):
-            return each, _ABOUT.unpack_from(pair, each + _CHECK.size)
+    one, other = _READ.iter_unpack(pair)
+    for place, about in ((_COPY, other), (0, one)) if other[2] > one[2] else ((0, one), (_COPY, other)):
+        if about[0] == crc32(pair[place + _CHECK : place + _COPY]):
+            return place, about
     if not _EMPTY.startswith((pair[:_COPY], pair[_COPY:])):
         raise OSError(0, "it is damaged. Remove it, and all limits in it begin anew")
     return _COPY, None  # it was torn as the first

@@ -12,7 +12,6 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from aiorate._errors import EngineUnavailable
-from aiorate._store.file import Busy
 from aiorate._store.slots import MS, US, Level, Run
 from aiorate._store.talk import FLUSH_NS, Talk
 from aiorate._store.twin import Answering, take_now
@@ -67,7 +66,7 @@ class FileSession(Talk):
         decide = partial(take_now, part.every_us, part.burst, n, self._record.told)
         try:
             answer = self._record.file.ask(self._record, self._unix(now), decide, patient=True)
-        except Busy:
+        except BlockingIOError:
             return True
         if answer is None:
             return False
@@ -89,9 +88,9 @@ class FileSession(Talk):
 
         try:
             answer = self._record.file.ask(record, asked, decide, patient=not node.line.is_waited_in)
-        except (Busy, EngineUnavailable) as error:
+        except (BlockingIOError, EngineUnavailable) as error:
             self._take_back(sent, nothing=True)
-            if not isinstance(error, Busy):
+            if isinstance(error, EngineUnavailable):
                 raise
             pool.look_at = node.now() + MS
             if self.busy:

@@ -174,7 +174,8 @@ class Pool(Scheduler):
         if (place := last.places[last.i > 0]) >= 0:
             self.waits_for = place
         if at <= now:
-            self._note(now, at if self.unit else min(at, hand.runs[0].due), last.late)
+            if self.calendar is None:  # what comes back of a window goes to the store
+                self._note(now, at if self.unit else min(at, hand.runs[0].due), last.late)
             hand.remove(count)
             if any(rest):  # for the next request
                 hand.add(Run(rest, 1, last.late, [(at, 1, 0)]))
@@ -212,14 +213,14 @@ class Pool(Scheduler):
         before = self.need(ahead) if ahead else (0,) * len(need)
         together = tuple([own + its for own, its in zip(need, before, strict=True)])
         # If it is patient, the caller is first in line, and calls take() only once this is due.
-        lapsed = self._lapsed(together, now)
-        at, last, *_ = self._find(need, now) if self.patient and not ahead else self.hand.find(together, lapsed)
+        first = self.patient and not ahead
+        at, last, *_ = self._find(need, now) if first else self.hand.find(together, self._lapsed(together, now))
         if last is not None:
             return at
         if self.outage in ("open", "raise"):
             return now if self.outage == "open" else NOBODY_KNOWS
         if self.unit:
-            together = self.need(max(together[0] - self.hand.count + lapsed, 1))
+            together = self.need(max(together[0] - self.usable(together[0], now), 1))
         elif self.calendar is None:  # larger amounts are owed
             together = tuple([min(own, part.burst) + its for own, its, part in zip(need, before, self.parts, strict=True)])
         levels = zip(self.parts, self.levels, need, together, strict=True)
@@ -251,9 +252,9 @@ class Pool(Scheduler):
 
     def _note(self, now: int, at: int, late: int) -> None:
         granted = self._granted
-        while granted and granted[0][0] < now - granted[0][2]:
-            granted.popleft()
-        if granted and granted[-1][0] == now:
+        if granted and granted[0][1] + granted[0][2] < now:
+            granted.popleft()  # one for one, so they are never many
+        elif granted and granted[-1][0] == now:
             at = min(at, granted.pop()[1])
         granted.append((now, at, late))
 
@@ -264,7 +265,7 @@ class Pool(Scheduler):
         size = _size(permits)
         check_ask("give_back()", size, now, taken)
         amounts = self.need(permits)
-        for instant, at, late in self._granted if self.calendar is None else ():
+        for instant, at, late in self._granted:
             if instant == taken and now <= at + late:
                 slots, each = (size, self.need(1)) if self.unit else (1, amounts)
                 self.hand.add(Run(each, slots, late, [(at, 1, 0)]))

@@ -34,9 +34,8 @@ class Part(NamedTuple):
         return 0.0 if self.calendar is not None else self.rate.period_ns / (self.rate.permits * 1000)
 
     def edges(self, unix: int) -> list[int]:
-        """The edges of the window at that Unix time, and of the next two, in ns; none: it has no calendar."""
-        if self.calendar is None:
-            return []
+        """The edges of its window at that Unix time, and of the next two, in ns."""
+        assert self.calendar is not None
         edges = self.calendar._edges(unix - 2 * self.rate.period_ns, 8)
         place = max([i for i, edge in enumerate(edges) if edge <= unix], default=0)
         return edges[place : place + 4]
@@ -114,11 +113,11 @@ class Run:
 
     def by(self, instant: int) -> int:
         """How many of these are due by that instant."""
-        return bisect_right(range(self.n), instant, self.i, key=self.at) - self.i
+        return bisect_right(range(self.n), instant, self.i, key=self.at) - self.i if instant >= self.due else 0
 
     def lapsed(self, now: int) -> int:
         """How many of these have lapsed."""
-        return 0 if now <= self.due + self.late else self.by(now - self.late - 1)
+        return self.by(now - self.late - 1)
 
     def shift(self, ns: int) -> None:
         """Have all be due earlier by so many ns."""
