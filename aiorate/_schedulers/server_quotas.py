@@ -166,12 +166,10 @@ class ServerQuotas(AllOf):
         left, limit, at, requests = quota.remaining, quota.limit, now + held_for, quota.unit == "requests"
         in_flight = in_flight if requests else 0
         if left is None and quota.used is not None and ns:
-            if limit is None:  # of the strategy's own rate, if that is per such a window
-                (strategy,) = self.members
-                limits = [part.rate.permits for part in (strategy, *strategy.members) if part.rate.period_ns == window]
-                left = max(0, min(limits) - quota.used) if limits else None
-            else:
-                left = max(0, limit - quota.used)
+            # Without a limit, of the strategy's own rate, if that is per such a window.
+            own = [part.rate.permits for part in (*self.members, *self.members[0].members) if part.rate.period_ns == window]
+            most = min(own, default=None) if limit is None else limit
+            left = None if most is None else max(0, most - quota.used)
         if left is None:
             return False
         if quota.full_at_reset:  # without a reset too: it may update an earlier report
