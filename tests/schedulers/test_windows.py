@@ -71,6 +71,7 @@ def test_a_charge_of_a_window_equals_takes_one_by_one() -> None:
     makers = [
         lambda: SlidingWindow("5/s"),
         lambda: CalendarWindow("3/day", "Europe/Berlin", origin=1_711_846_800 * S),
+        lambda: CalendarWindow("3/day", "Europe/Berlin", origin=1_729_810_800 * S),
         lambda: CalendarWindow("3/6h", "UTC", origin=5),
         *(lambda rate=rate: CalendarWindow(rate, "Europe/Berlin", origin=december) for rate in ("3/month", "3/3months", "3/year")),
     ]
