@@ -13,7 +13,7 @@ from aiorate._schedulers.all_of import AllOf
 
 if TYPE_CHECKING:
     from aiorate._feedback import Quota
-    from aiorate._schedulers.interface import Scheduler
+    from aiorate._schedulers.interface import Scheduler, Standing
 
 
 _MOST_WINDOWS = 32  # a second's, a minute's and a day's window, in what many responses said of them
@@ -255,14 +255,14 @@ class ServerQuotas(AllOf):
             at = max(at, self.members[0].peek(permits, ends, max(ahead - left, 0)))
         return at
 
-    def _standings(self, now: int) -> list[tuple[int, int]]:
+    def _standings(self, now: int) -> list[Standing]:
         """The strategy's, but at most what is left, until there is more for a request."""
         (strategy,), left = self.members, self.left(now)
         most, standings = strategy.max_permits, strategy._standings(now)
         if left is None:
             return standings
         at = self.peek(left + 1, now) if most is None or left < most else now
-        return [(left, max(at, more)) if left <= available else (available, more) for available, more in standings]
+        return [(size, rate, left, max(at, more)) if left <= own else (size, rate, own, more) for size, rate, own, more in standings]
 
 
 def heeding(asked: Scheduler, quota: Quota, paused: bool, now: int, held_for: int, in_flight: int) -> Scheduler:

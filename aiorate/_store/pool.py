@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from aiorate._rate import Rate
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.calendar_window import CalendarWindow
+    from aiorate._schedulers.interface import Standing
 
 
 _LOOK_AGAIN_NS = 20_000_000
@@ -307,19 +308,17 @@ class Pool(Scheduler):
 
     # Looking.
 
-    def _quotas(self) -> list[tuple[int, Rate]]:
-        """The burst of each rate, of all processes together."""
-        return [(part.burst, part.rate) for part in self.parts]
-
-    def _standings(self, now: int) -> list[tuple[int, int]]:
-        """For each rate, the slots in hand that are due and those that the store had free when it answered last."""
-        full = [(part.burst, now) for part in self.parts]
-        if self.outage == "open" or (not self.outage and None in self.levels):
-            return full
-        if self.outage in ("raise", "wait"):
-            return [(0, NOBODY_KNOWS)] * len(full)
-        due, known = self.available(now) if self.unit else 0, zip(self.parts, self.levels, strict=True)
-        return [(0, NOBODY_KNOWS) if level is None else level.standing(part, due, now) for part, level in known]
+    def _standings(self, now: int) -> list[Standing]:
+        """For each rate, with the burst of all processes together: the slots in hand that are due and those that the store had free when it
+        answered last."""
+        lacks = self.outage in ("raise", "wait")
+        full = self.outage == "open" or (not self.outage and None in self.levels)
+        due = self.available(now) if self.unit else 0
+        told: list[Standing] = []
+        for part, level in zip(self.parts, self.levels, strict=True):
+            known = (part.burst, now) if full else (0, NOBODY_KNOWS) if lacks or level is None else level.standing(part, due, now)
+            told.append((part.burst, part.rate, *known))
+        return told
 
     def available(self, now: int) -> int:
         """The number of slots in hand that are due."""
