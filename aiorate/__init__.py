@@ -62,34 +62,28 @@ __all__ = [
 
 # Names that not every program needs are imported at their first use.
 _WHERE = {
-    "AllOf": "_schedulers.all_of",
-    "Budget": "_budget",
-    "BurstCompensation": "_schedulers.ticks",
-    "BurstRatio": "_schedulers.ticks",
-    "CalendarWindow": "_schedulers.calendar_window",
-    "Event": "_events",
-    "KeyedBudget": "_budget",
-    "KeyedLimiter": "_keyed",
-    "Lease": "_budget",
-    "RateSpec": "_spec",
-    "Scheduler": "_schedulers.interface",
-    "SlidingWindow": "_schedulers.window",
-    "Slot": "_slots",
-    "SmoothBursty": "_schedulers.smooth",
-    "SmoothWarmingUp": "_schedulers.smooth",
-    "Statistics": "_statistics",
-    "TicksAccumulator": "_schedulers.ticks",
-    "TokenBucket": "_schedulers.token_bucket",
-    "TokenPool": "_schedulers.token_pool",
-    "Waited": "_events",
+    "_budget": ("Budget", "KeyedBudget", "Lease"),
+    "_events": ("Event", "Waited"),
+    "_keyed": ("KeyedLimiter",),
+    "_schedulers.all_of": ("AllOf",),
+    "_schedulers.calendar_window": ("CalendarWindow",),
+    "_schedulers.interface": ("Scheduler",),
+    "_schedulers.smooth": ("SmoothBursty", "SmoothWarmingUp"),
+    "_schedulers.ticks": ("BurstCompensation", "BurstRatio", "TicksAccumulator"),
+    "_schedulers.token_bucket": ("TokenBucket",),
+    "_schedulers.token_pool": ("TokenPool",),
+    "_schedulers.window": ("SlidingWindow",),
+    "_slots": ("Slot",),
+    "_spec": ("RateSpec",),
+    "_statistics": ("Statistics",),
 }
 
 
 if not TYPE_CHECKING:  # a checker would take any name for one that exists
 
     def __getattr__(name: str) -> object:
-        if name not in _WHERE:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"aiorate.{_WHERE[name]}"), name)
-        globals()[name] = value
-        return value
+        for module, names in _WHERE.items():
+            if name in names:
+                value = globals()[name] = getattr(import_module(f"aiorate.{module}"), name)
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from aiorate._errors import LimiterClosed, check_count
-from aiorate._options import check_callback, check_options, check_same_scope, kinds_of
+from aiorate._options import check_callback, check_options, kinds_of
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._tree.limit import Limit
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
     from aiorate._statistics import Statistics
+    from aiorate._tree.watch import Watch
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,7 +81,7 @@ class Base:
             self._lowest = self._all_places[0].node
         if max_waiting is not None:
             for limit in self._lines:
-                limit.max_waiting = max_waiting, self._lines
+                limit.max_waiting = max_waiting, [other for other in self._lines if other is not limit]
         if on_wait is not None:
             self.watch(on_wait)
 
@@ -153,8 +154,8 @@ class Base:
         await self._node.provider.aclose()
 
     def _close(self) -> None:
-        error = LimiterClosed("acquire(): the limiter was closed while this request was waiting.")
         node = self._node
+        error = LimiterClosed(f"the limiter{f' {node.name!r}' if node.name else ''} was closed while this request was waiting.")
         node.tree.run(node.close, error)
         if self._lowest is not node:
             node.tree.run(self._lowest.fail, error)
@@ -186,9 +187,16 @@ class Base:
             A function that ends the calls.
         """
         check_callback("watch(on_wait)", on_wait, "Waited")
-        from aiorate._tree.watch import watch_of
+        return self._watched().add(on_wait)
 
-        return watch_of(self._lowest, self._node).add(on_wait)
+    def _watched(self) -> Watch:
+        """Who is told of those that wait here, made by now."""
+        from aiorate._tree.watch import Watch
+
+        watch = self._node.watch or Watch()
+        for each in self._lines:
+            each.watch = watch
+        return watch
 
     def _totals(self) -> Counter[tuple[str, str | None]]:
         """What was granted and refused since it was made, whatever was reset, and how many wait: for parts of aiorate built upon it.
@@ -224,17 +232,20 @@ class Base:
 
     # Sharing.
 
-    def _check_as_shared(self, what: str, of: str, process: bool, instead: str) -> None:
-        """Raise ValueError if it has options that do not hold for permits taken through others: a class ``of`` for a ``process`` or not.
-
-        The error names ``instead`` as the place for ``max_waiting``.
-        """
-        if self._node.max_waiting is not None:
+    def _check_as_shared(self, what: str, process: bool) -> None:
+        """Raise ValueError, which names it ``what``, if it has options that do not hold for permits taken through others."""
+        if (most := self._node.max_waiting) is not None:
             raise ValueError(
-                f"{what}: what is shared cannot have max_waiting={self._node.max_waiting[0]}; at most one request of each line waits in it."
-                f" Leave it out, and give max_waiting to {instead}."
+                f"{what}: what is shared cannot have max_waiting={most[0]}; at most one request of each line waits in it."
+                " Give max_waiting to those who share it."
             )
-        check_same_scope(what, of, process, self._node.tree.threads)
+        self._check_scope(what, process)
+
+    def _check_scope(self, what: str, process: bool) -> None:
+        """Raise ValueError, which names it ``what``, unless it is for a ``process``, or one event loop, as what it is to be a part of."""
+        if process is not self._node.tree.threads:
+            own, other = ("loop", "process") if process else ("process", "loop")
+            raise ValueError(f"{what}: this has scope={own!r}, and what has it scope={other!r}. Create both with the same scope.")
 
     def _belong(self, shared: Any) -> None:
         """From now on it is that of a key, and shares ``shared`` of the same class, if that is given. Raises ValueError if it cannot."""

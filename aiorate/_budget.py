@@ -12,7 +12,7 @@ from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, TypeVar
 
 from aiorate._base import Base, Block
-from aiorate._errors import LimiterClosed, called, check_count, kind_of
+from aiorate._errors import called, check_count, kind_of
 from aiorate._events import Event
 from aiorate._keyed import Keyed
 from aiorate._limiter import Limiter
@@ -21,7 +21,6 @@ from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._tree.node import undo
-from aiorate._tree.refusals import Refusals
 from aiorate._tree.supply import make_final, make_returnable
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ class Budget(Base):
             share.
     """
 
-    __slots__ = ("_names", "_of_key", "_on_error", "_shared", "_told", "_unnamed")
+    __slots__ = ("_names", "_on_error", "_shared", "_told", "_unnamed")
     _NAME = "Budget"
 
     def __init__(
@@ -96,26 +95,24 @@ class Budget(Base):
         own = {place: limit for place, limit in dimensions.items() if not isinstance(limit, Limiter)}
         if not own:
             raise TypeError("Budget() needs a dimension of its own besides what it shares, such as Budget(requests='500/min').")
-        above: list[tuple[str, Limiter | Budget]] = [(place, each) for place, each in dimensions.items() if isinstance(each, Limiter)]
+        above: dict[str, Limiter | Budget] = {place: limit for place, limit in dimensions.items() if isinstance(limit, Limiter)}
         if shared is not None:
             if not isinstance(shared, Budget):
                 raise TypeError(f"Budget(shared) must be a Budget, not {kind_of(shared)}. A shared Limiter is a dimension: tokens=limiter.")
-            above.append(("shared", shared))
+            above[""] = shared
         if len(above) > 1:
-            raise ValueError(f"Budget(): {' and '.join([place for place, _ in above])}: a budget can share one limit, not more.")
-        for place, limit in above:
-            limit._check_as_shared(f"Budget({place})", "budget", scope == "process", "the budgets that share it")
+            raise ValueError(f"Budget(): {' and '.join([place or 'shared' for place in above])}: a budget can share one limit, not more.")
+        for place, limit in above.items():
+            limit._check_as_shared(f"Budget({place or 'shared'})", scope == "process")
             if limit._all_places:
                 raise ValueError(f"Budget({place}): a Limiter with max_concurrency cannot be a dimension: a reservation takes no place.")
         scheduler = self._scheduler(own, catch_up)
         super().__init__(scheduler, catch_up, max_waiting, None, False, scope, clock, name, on_event, on_wait)
         self._names = scheduler.names
         self._unnamed = dict.fromkeys(self._names, 1)  # the amounts that a reservation takes of dimensions that it leaves out
-        self._node.refusals = _RESERVE
         self._shared: Budget | Limiter | None = None
-        for place, limit in above:
-            self._node.tree.run(self._share, limit, "" if limit is shared else place)
-        self._of_key = False
+        for place, limit in above.items():
+            self._node.tree.run(self._share, limit, place)
         self._on_error: OnError = on_error
         self._told: set[str] = set()  # dimensions whose estimates were lowered
 
@@ -228,17 +225,11 @@ class Budget(Base):
         return dict(zip(self._names, permits.of if isinstance(permits, Amounts) else repeat(0), strict=False))
 
     def _belong(self, shared: Budget | None) -> None:
-        """From now on it is the budget of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""
-        if self._of_key:
-            raise ValueError("the budget belongs to another key already: make one for each key.")
+        super()._belong(shared)
         if shared is not None:
-            if self._shared is not None:
-                raise ValueError(
-                    f"it shares {self._shared!r} for {self.dimensions[-1]!r} already. Let that one share this one, or be a dimension of it."
-                )
-            super()._belong(shared)
             self._share(shared)
-        self._of_key = True
+        elif self._shared is None:
+            self._node.belong(None)
 
     def _shown(self) -> str:
         limits: dict[str, object] = {place: limit for place, node, limit in _limits(self._node) if node is self._node}
@@ -286,22 +277,16 @@ class Lease(Block["Lease"]):
         amounts = Amounts(budget._names, tuple(self._amounts.values()))
         ask = amounts, self._most_ns
         try:
-            waited, self._taken = budget._node.wait_blocking(*ask) if blocking else await budget._node.acquire(*ask)
+            waited, _, self._taken = budget._node.wait_blocking(*ask) if blocking else await budget._node.acquire(*ask)
             budget._node.tree.run(make_returnable, self._taken)  # it is held from now on
-        except BaseException as error:  # also one of a signal handler
-            self._failed(error)
+        except BaseException:  # also one of a signal handler: nothing was spent, and it may be tried again
+            taken, self._taken, self._state = self._taken, (), "refused"
+            if taken:
+                budget._node.tree.post(partial(undo, taken, False))
             raise
         self.limited_by = amounts.waited_for if waited else None
         self.waited, self._state = ns_to_seconds(waited), "reserved"
         return self
-
-    def _failed(self, error: BaseException) -> None:
-        """Nothing was spent, and it may be tried again."""
-        taken, self._taken, self._state = self._taken, (), "refused"
-        if taken:
-            self._budget._node.tree.post(partial(undo, taken, False))
-        if isinstance(error, LimiterClosed):
-            raise _RESERVE.closed(self._budget._node) from None  # of which it may say more
 
     def _leave(self, error: BaseException | None = None) -> None:
         """Make the estimate final, or give it back if the block raised and ``on_error`` is ``"refund"``."""
@@ -379,20 +364,6 @@ class KeyedBudget(Keyed[K, Budget]):
     _NAME = "KeyedBudget"
     _WANTED = "a Budget, such as Budget(requests='500/min')"
 
-    def __init__(
-        self,
-        factory: Callable[[K], Budget],
-        *,
-        shared: Budget | Callable[[K], Budget | None] | None = None,
-        max_keys: int = 100_000,
-        idle: Duration | None = None,
-        name: str | None = None,
-        on_event: Callable[[Event], object] | None = None,
-        on_wait: Callable[[Waited], object] | None = None,
-        scope: Literal["loop", "process"] = "loop",
-    ) -> None:
-        super().__init__(factory, shared, max_keys, idle, name, on_event, on_wait, scope)
-
     # Asking.
 
     def reserve(self, key: K, /, *, max_wait: Duration | None = None, on_error: OnError | None = None, **amounts: int) -> Lease:
@@ -440,34 +411,6 @@ def _correct(node: Limit, more: Permits, taken: Taken) -> None:
     if node.above is not None and (up := node.permits_above(more)):
         _correct(node.above, up, above)
     node.changed()
-
-
-class _Refusals(Refusals):
-    """The errors of `Budget.reserve`, which say for which dimension a call would wait, and which limit is closed."""
-
-    __slots__ = ()
-
-    def closed(self, limit: Limit) -> LimiterClosed:
-        closed: Limit | None = limit
-        while closed is not None and not closed.closed:
-            closed = closed.above
-        what = "the budget" if closed is limit or closed is None else f"the shared limit {closed.name or ''!r}"
-        return LimiterClosed(f"reserve(): {what} is closed. Create a new one, or reopen it if it is a Limiter.")
-
-    def reason(self, limit: Limit, permits: Permits) -> str:
-        node, place = limit, ""
-        while isinstance(permits, Amounts) and isinstance(dimensions := node.scheduler, Dimensions) and not node.line:
-            if node.held_at is not None:
-                return " because it is paused"
-            if waits_for := dimensions.last(permits, node.now()):
-                return f" for {waits_for}"
-            if node.above is None:
-                break
-            permits, node, place = node.permits_above(permits), node.above, dimensions.limiter
-        return f" for {place}" if place else " in line"
-
-
-_RESERVE = _Refusals("reserve")
 
 
 def check_on_error(what: str, on_error: object) -> None:

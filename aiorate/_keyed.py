@@ -21,10 +21,10 @@ from aiorate._base import Base
 from aiorate._errors import check_count, kind_of, shown
 from aiorate._events import Event, emit
 from aiorate._limiter import Limiter
-from aiorate._options import check_callback, check_options, check_same_scope, kinds_of, strategy_of
+from aiorate._options import check_callback, check_options, kinds_of, strategy_of
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
 from aiorate._tree.fair_queue import Flow
-from aiorate._tree.watch import Watch, watch_of
+from aiorate._tree.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -64,14 +64,15 @@ class Keyed(Generic[K, V]):
 
     def __init__(
         self,
-        factory: Callable[[K], object],
-        shared: object,
-        max_keys: int,
-        idle: Duration | None,
-        name: str | None,
-        on_event: Callable[[Event], object] | None,
-        on_wait: Callable[[Waited], object] | None,
-        scope: Literal["loop", "process"],
+        factory: Callable[[K], V],
+        *,
+        shared: V | Callable[[K], V | None] | None = None,
+        max_keys: int = 100_000,
+        idle: Duration | None = None,
+        name: str | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        on_wait: Callable[[Waited], object] | None = None,
+        scope: Literal["loop", "process"] = "loop",
     ) -> None:
         if not callable(factory):
             raise TypeError(f"{self._NAME}(factory) must be a function of the key that returns {self._WANTED}, not {kind_of(factory)}.")
@@ -103,14 +104,14 @@ class Keyed(Generic[K, V]):
         """The member that the factory ``made``. Raises TypeError and ValueError if it is none."""
         if not isinstance(made, self._KIND):
             raise TypeError(f"it must return {self._WANTED}, not {kind_of(made)}.")
-        check_same_scope("its scope", self._NAME, self._process, made._node.tree.threads)
+        made._check_scope("its scope", self._process)
         return cast("V", made)
 
     def _check_shared(self, what: str, shared: object) -> V:
         """The limit that members shall share. If it cannot be that, raises TypeError or ValueError, which names it ``what``."""
         if not isinstance(shared, self._KIND):
             raise TypeError(f"{what} must be a {self._KIND._NAME}, or a function of the key that returns one, not {kind_of(shared)}.")
-        shared._check_as_shared(what, self._NAME, self._process, "what the factory makes")
+        shared._check_as_shared(what, self._process)
         return cast("V", shared)
 
     # Looking.
@@ -194,7 +195,7 @@ class Keyed(Generic[K, V]):
 
     def _join_watch(self, key: K, member: V) -> None:
         if self._watch is not None:
-            watch_of(member._lowest, member._node).add(partial(self._watch.tell_of, key, self._name))
+            member._watched().add(partial(self._watch.tell_of, key, self._name))
 
     def _totals(self) -> Counter[tuple[str, str | None]]:
         """As `Limiter._totals`, the sum of all keys: those that were evicted count if it was watched then."""
@@ -394,7 +395,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
         self._owns_shared = shared is not None and not callable(shared)  # it is made here, and closed here
         if self._owns_shared:
             shared = Limiter(strategy_of("KeyedLimiter(shared)", shared), name="shared", on_event=on_event, scope=scope)
-        super().__init__(factory, shared, max_keys, idle, name, on_event, on_wait, scope)
+        of: Any = {"factory": factory, "shared": shared}  # more than other keys have
+        super().__init__(**of, max_keys=max_keys, idle=idle, name=name, on_event=on_event, on_wait=on_wait, scope=scope)
         self._weight = weight
         if weight is not None and not callable(weight):
             raise TypeError(f"KeyedLimiter(weight) must be a function of the key that returns a whole number, not {kind_of(weight)}.")

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate._base import Base, Block, limited
-from aiorate._errors import LimiterClosed, check_count
+from aiorate._errors import check_count
 from aiorate._loops.table import starved_here
 from aiorate._options import strategy_of
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
 from aiorate._schedulers.places import Visit
-from aiorate._tree.refusals import ACQUIRE, CLOSED
+from aiorate._tree.refusals import no_lease
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -149,9 +149,9 @@ class Limiter(Base, Block[float]):
     def _refuse_try(self) -> bool:
         node = self._node
         if node.shut:
-            raise LimiterClosed(f"try_acquire(): {CLOSED}")
-        if node.above_on_demand():
-            raise ACQUIRE.no_lease("try_acquire()")
+            raise node.closed_error("try_acquire()")
+        if node.provider.on_demand or node.above_on_demand():
+            raise no_lease("try_acquire()")
         node.own_counters().refused += 1
         return False
 
@@ -179,6 +179,10 @@ class Limiter(Base, Block[float]):
         if self._all_places:
             self._leave()
 
+    def __enter__(self) -> float:
+        """Wait in synchronous code, which needs ``scope="process"``."""
+        return super().__enter__() if self._all_places else self.acquire_blocking()
+
     def _enter(self, permits: int = 1, *, blocking: bool = False) -> Coroutine[Any, Any, float]:
         """Take the permits, and a place if there is a limit of concurrency; gives the seconds waited for both."""
         if self._all_places:
@@ -196,7 +200,7 @@ class Limiter(Base, Block[float]):
             for places in self._all_places:
                 places.check_holder()
         visit = Visit(permits)
-        waited, _ = lowest.wait_blocking(visit) if blocking else await lowest.acquire(visit)
+        waited, *_ = lowest.wait_blocking(visit) if blocking else await lowest.acquire(visit)
         self._hold()
         return waited / NS_PER_SECOND
 
@@ -232,10 +236,7 @@ class Limiter(Base, Block[float]):
         node, count = self._node, SlotCount(self._node)
         while True:
             since = node.tree.run(count.open)
-            found = node.ask(1, None, since)
-            if found is None:
-                found = await node.ask_again(1, None, since)
-            waited, at = (0, found[0]) if isinstance(found, tuple) else (await node.wait(found))[:2]
+            waited, at, _ = await node.acquire(1, None, since)
             yield node.tree.run(count.slot, at, not waited)
 
     def _check(self, call: str, permits: int) -> None:
@@ -277,7 +278,10 @@ class Limiter(Base, Block[float]):
             self._change(change, permits)
 
     def reset(self) -> None:
-        """Start over: as full as the strategy begins, without debt or pause, with all counters at 0. Callers in the queue stay there."""
+        """Start over: as full as the strategy begins, without debt or pause, with all counters at 0. Callers in the queue stay there.
+
+        Raises RuntimeError if processes share the limit, which remember it. Use another name then, or remove the file.
+        """
         self._change(self._node.reset)
         if self._lowest is not self._node:
             self._change(self._lowest.own_counters().clear)

@@ -45,13 +45,6 @@ def kinds_of(of: str, scope: object) -> tuple[type[Limit], type[Tree]]:
     return ThreadLimit, ThreadTree
 
 
-def check_same_scope(what: str, of: str, process: bool, threads: bool) -> None:
-    """Raise ValueError, which names it ``what``, for a limit for ``threads`` or not, as part of a class ``of`` for a ``process`` or not."""
-    if process is not threads:
-        own, other = ("loop", "process") if process else ("process", "loop")
-        raise ValueError(f"{what}: this has scope={own!r}, and the {of} scope={other!r}. Create both with the same scope.")
-
-
 def check_callback(what: str, function: object, told: str) -> None:
     """Raise TypeError that begins with ``what`` for anything but a plain function: nobody would await an async one."""
     from inspect import iscoroutinefunction

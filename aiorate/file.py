@@ -71,20 +71,19 @@ class _Desks(Generic[D]):
             raise RuntimeError("with a shared limit it is for one event loop. For threads, create all of them with scope='process'.")
         return self._second.setdefault(None, self._make("process"))
 
-    @property
-    def _all(self) -> list[D]:
-        second = self._second.get(None)
-        return [self._first] if second is None else [self._first, second]
+    def _all(self, here: D | None = None) -> list[D]:
+        """Both desks, or the only one. The one that is given comes first."""
+        return list(dict.fromkeys([here or self._first, self._first, self._second.get(None) or self._first]))
 
     def _each(self, call: Callable[[D], object]) -> None:
         """Call it with the desk of this thread, and with the other one: in its event loop, if that runs in another thread."""
         here = self._desk()
         call(here)
-        for desk in self._all:
-            tree = desk._node.tree
-            if desk is not here and tree.loop is not None and tree.loop.running and not tree.threads:
-                tree.loop.post(partial(call, desk))
-            elif desk is not here:
+        for desk in self._all(here)[1:]:
+            loop = desk._node.tree.loop
+            if loop is not None and loop.running and not desk._node.tree.threads:
+                loop.post(partial(call, desk))
+            else:
                 call(desk)
 
     if not TYPE_CHECKING:
@@ -98,28 +97,23 @@ class _Desks(Generic[D]):
         self._desk()._belong(shared)
 
     def _totals(self) -> Counter[tuple[str, str | None]]:
-        total = self._first._totals()
-        for desk in self._second.values():
-            total.update(desk._totals())
+        total, *others = [desk._totals() for desk in self._all()]
+        for other in others:
+            total.update(other)
         return total
 
     def statistics(self) -> Statistics:
         """Return a snapshot of the counters, those of this process. The lengths of waits are those of the event loop that calls or,
         elsewhere, of all other threads; ``available`` is what all processes have."""
-        here = self._desk()
-        found = here.statistics()
-        for desk in self._all:
-            if desk is not here:
-                counters, waiting = desk._node.counters, found.waiting + desk._totals()["waiting", None]
-                granted = found.granted + count_of(desk._node.granted - counters.given_back)
-                found = replace(found, granted=granted, refused=found.refused + counters.refused, waiting=waiting)
-        return found
+        found, total = self._desk().statistics(), self._totals()
+        granted = sum([count_of(desk._node.granted - desk._node.counters.given_back) for desk in self._all()])
+        return replace(found, granted=granted, refused=total["refusals", None], waiting=total["waiting", None])
 
     def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
         """Call a function after each wait, with a `Waited`; see `Limiter.watch`. Returns a function that ends the calls."""
         if self._first._node.above is None:
             self._desk(blocks=True)
-        ends = [desk.watch(on_wait) for desk in self._all]
+        ends = [desk.watch(on_wait) for desk in self._all()]
 
         def end() -> None:
             for each in ends:
@@ -178,7 +172,8 @@ class FileLimiter(_Desks[Limiter], Limiter):
         on_wait: Callable[[Waited], object] | None = None,
         scope: Scope = "loop",
     ) -> None:
-        ahead = _checked("FileLimiter", name, lease)
+        check_name("FileLimiter", "-" if name == "" else name)
+        ahead = duration_to_ns(lease, "FileLimiter(lease)")
         parts, late = parts_of("FileLimiter", rate, burst, ahead), max(SLACK_NS, ahead)
         unit = parts[0].calendar is None
         record = Record(path, name, "limiter" if unit else "window", len(parts), wall=not unit)
@@ -229,10 +224,6 @@ class FileLimiter(_Desks[Limiter], Limiter):
         """Apply a `RateSpec`, in this process; see `Limiter.apply`."""
         self._each(lambda desk: desk.apply(spec))
 
-    def reset(self) -> None:
-        """Raises RuntimeError: other processes share the limit and remember it. Use another name, or remove the file."""
-        self._first._node.scheduler.reset(0)
-
 
 class FileBudget(_Desks[Budget], Budget):
     """One budget for all processes of one machine that use the same file and name.
@@ -269,7 +260,8 @@ class FileBudget(_Desks[Budget], Budget):
         scope: Scope = "loop",
         **dimensions: TokenBucket | Rate | str | Number,
     ) -> None:
-        late = max(SLACK_NS, _checked("FileBudget", name, lease))
+        check_name("FileBudget", "-" if name == "" else name)
+        late = max(SLACK_NS, duration_to_ns(lease, "FileBudget(lease)"))
         limits = {each: limit_of(f"FileBudget({each})", limit) for each, limit in dimensions.items()}
         record = Record(path, name, "budget:" + ",".join(limits), len(limits))
 
@@ -309,10 +301,3 @@ class _BudgetDesk(Budget):
 
     def _scheduler(self, limits: dict[str, Any], late: Duration) -> Dimensions:
         return self._booked
-
-
-def _checked(call: str, name: str, lease: Duration) -> int:
-    """The lease in ns. Raises TypeError or ValueError for a name or a lease that cannot be."""
-    if name != "":
-        check_name(call, name)
-    return duration_to_ns(lease, f"{call}(lease)")

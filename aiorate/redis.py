@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 from aiorate._budget import Budget
 from aiorate._limiter import Limiter
-from aiorate._loops.table import running_loop
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._store.budget import Booked
 from aiorate._store.options import Terms, limit_of, parts_of
@@ -35,8 +34,9 @@ __all__ = ["RedisBudget", "RedisLimiter"]
 class RedisLimiter(Limiter):
     """One limit for all processes that use the same name, through Redis or Valkey.
 
-    It has all the calls of a `Limiter`. `pause`, `observe` and `resume` reach all processes. `aclose` gives back to the store what was
-    booked; synchronous code writes ``asyncio.run(limiter.aclose())``.
+    It has all the calls of a `Limiter`. With ``max_wait=0``, or less than an answer of the store takes, the store is asked once, and grants
+    what is due now. `pause`, `observe` and `resume` reach all processes. `aclose` gives back to the store what was booked; synchronous code
+    writes ``asyncio.run(limiter.aclose())``.
 
     The store assigns time slots by its own clock: with rate R and burst b, all processes together are granted at most
     ``b + R * (w + max(slack, lease, 0.5 / R))`` in any window of w seconds, plus as much as answers take longer to one process than to
@@ -49,7 +49,7 @@ class RedisLimiter(Limiter):
         rate: A rate, ``TokenBucket("10/s", burst=20)``, a list of these, or a ``CalendarWindow("1000/day", "Europe/Berlin")`` alone.
         burst: How many permits at once, for a rate; 1 by default.
         lease: How many seconds ahead a process books what it is going to use. Callers then hardly ever wait for the store, and
-            `try_acquire` works. 0 by default.
+            `try_acquire` works, which raises RuntimeError otherwise. 0 by default.
         horizon: How many seconds ahead all processes together aim to book.
         slack: How many seconds late a slot may be used, 0.001 or more.
         on_unavailable: What happens while the store is down: ``"raise"`` `EngineUnavailable`, ``"wait"``, ``"local"`` for a limit of this
@@ -101,33 +101,12 @@ class RedisLimiter(Limiter):
             on_wait=on_wait,
             scope=scope,
         )
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, pool, terms)
+        self._session = StoreSession(self._node, pool, terms)
 
     @property
     def key(self) -> str:
         """The key in the store."""
         return self._session.key
-
-    def try_acquire(self, permits: int = 1) -> bool:
-        """Take the permits if this process has them at hand, without waiting and without asking the store.
-
-        Raises:
-            RuntimeError: The limiter has no ``lease``, so it would never have permits at hand; or no event loop runs, nor is it for the
-                whole process.
-        """
-        if self._session.on_demand:
-            raise RuntimeError(
-                "try_acquire(): without a lease this process holds no permits of the store, and every call would be refused. Either"
-                " await acquire(max_wait=0), which asks the store once and raises WaitTooLong if nothing is due, or make the limiter"
-                " with a lease, such as RedisLimiter(..., lease=0.05), and permits are booked ahead."
-            )
-        if not self._node.tree.threads and running_loop() is None:
-            raise RuntimeError("try_acquire() books ahead in a running event loop only. Elsewhere, use RedisLimiter(..., scope='process').")
-        return super().try_acquire(permits)
-
-    def reset(self) -> None:
-        """Raises RuntimeError: other processes share the limit and remember it. Use another name."""
-        self._node.scheduler.reset(0)
 
 
 class RedisBudget(Budget):
@@ -191,7 +170,7 @@ class RedisBudget(Budget):
         )
         booked = self._node.scheduler
         assert isinstance(booked, Booked)
-        self._session = StoreSession(client_or_url, f"aiorate:{name}", self._node, booked.pool, terms)
+        self._session = StoreSession(self._node, booked.pool, terms)
 
     def _scheduler(self, limits: dict[str, Any], late: Duration) -> Dimensions:
         return Booked(limits, duration_to_ns(late, "catch_up"))

@@ -81,12 +81,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return machine
 
 
-@pytest.fixture
-def every_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The meter is open under manual and virtual clocks too."""
-    monkeypatch.setattr(AsyncioLoop, "__init__", steady())
-
-
 @pytest.fixture(params=["pure", "compiled"])
 def each_meter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every scheduler that is made has the meter in Python, and once more the compiled one."""

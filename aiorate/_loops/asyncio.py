@@ -8,8 +8,7 @@ from asyncio import current_task
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from aiorate._loops.loop import GRAIN_NS, LONGEST_NS, FutureTicket
-from aiorate._loops.turn import OneLoop
+from aiorate._loops.loop import GRAIN_NS, FutureTicket, OneLoop
 from aiorate._rate import NS_PER_SECOND, ceil_div
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aiorate._loops.kernel_timer import KernelTimers
-    from aiorate._loops.loop import Clock, Decider, Handle, ReadClock, Waker
+    from aiorate._loops.loop import Clock, Handle, ReadClock, Waker
 
 
 class AsyncioLoop(OneLoop):
@@ -28,14 +27,12 @@ class AsyncioLoop(OneLoop):
 
     natives = asyncio.AbstractEventLoop
 
-    @staticmethod
-    def running_here(in_task: bool) -> object | None:
-        native = running_asyncio()
-        return None if native is None or (in_task and current_task(native) is None) else native
+    here = staticmethod(running_asyncio)
 
     @staticmethod
-    def task_here() -> object | None:
-        return current_task()
+    def task() -> object | None:
+        native = running_asyncio()
+        return None if native is None else current_task(native)
 
     @staticmethod
     def own_time(native: asyncio.AbstractEventLoop) -> ReadClock:
@@ -52,7 +49,7 @@ class AsyncioLoop(OneLoop):
             from aiorate._loops.kernel_timer import KernelTimers
 
             self._kernel = KernelTimers.of(native)
-            self.grain = GRAIN_NS if self._kernel is None else 0
+            self.grain = 0
 
     @property
     def running(self) -> bool:
@@ -68,21 +65,17 @@ class AsyncioLoop(OneLoop):
         else:
             self.native.call_soon_threadsafe(callback)
 
-    def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
-        if self._timers is not None:
-            # A clock that is moved by hand may outlive the loop, and a closed loop wakes no task.
-            return self._timers.call_at(reading, lambda: None if self.native.is_closed() else callback())
+    def _call_after(self, ns: int, callback: Callable[[], object]) -> Handle:
         if self._kernel is not None:
             try:
-                return self._kernel.add(reading, callback)
-            except OSError:
-                self._kernel = None  # the system has no descriptor left: the loop's timers will do
+                return self._kernel.add(monotonic_ns() + ns, callback)
+            except self._kernel.NONE:
+                self._kernel = None  # the loop's timers will do
                 self.grain = GRAIN_NS
-        wait = min(max(reading - self.read(), 0), LONGEST_NS)
         if self._rounds_up:
             # uvloop rounds timers to the nearest ms, which may be too early, or too soon after the last wake-up.
-            wait = ceil_div(wait, 1_000_000) * 1_000_000
-        return self.native.call_later(wait / NS_PER_SECOND, callback)
+            ns = ceil_div(ns, 1_000_000) * 1_000_000
+        return self.native.call_later(ns / NS_PER_SECOND, callback)
 
     def ticket(self) -> FutureTicket:
         return FutureTicket(loop=self.native)
@@ -97,10 +90,10 @@ class AsyncioLoop(OneLoop):
         if not signal.done():  # cancelled
             signal.set_result(None)
 
-    def filler(self, decider: Decider, name: str | None) -> Waker:
+    def filler(self, look: Callable[[], object], fail: Callable[[BaseException], object], name: str | None) -> Waker:
         from aiorate._loops.filler import Filler
 
-        return Filler(decider, self, name)
+        return Filler(self, look, fail, name)
 
 
 def _is_uvloop(native: asyncio.AbstractEventLoop) -> bool:

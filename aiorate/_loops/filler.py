@@ -17,32 +17,17 @@ from typing import TYPE_CHECKING, Any
 from aiorate._loops.loop import OutcomeTicket, Waker
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
     from typing import Literal
 
-    from aiorate._loops.loop import Decider, Loop
-
-
-class _OpenLock(asyncio.Lock):
-    """The lock of all conditions, which every task holds at all times: no step of the filler awaits, so there is nothing to lock."""
-
-    def locked(self) -> bool:
-        return True
-
-    async def acquire(self) -> Literal[True]:
-        return True
-
-    def release(self) -> None:
-        pass
-
-
-_OPEN = _OpenLock()
+    from aiorate._loops.loop import Loop
 
 
 class _Waiters(list["asyncio.Future[bool]"]):
-    """In place of a condition's queue: those that are to be woken, so that ``notify()`` wakes these and no others.
+    """In place of a condition's lock and queue: those that are to be woken, so that ``notify()`` wakes these and no others.
 
-    The queue would wake the one that waits longest, and removes a cancelled waiter by linear search, which took 24 s for 100 000.
+    Its queue would wake the one that waits longest, and removes a cancelled waiter by linear search, which took 24 s for 100 000. No step
+    of the filler awaits, so there is nothing to lock: every task holds the lock at all times.
     """
 
     ticket: FillerTicket
@@ -53,6 +38,15 @@ class _Waiters(list["asyncio.Future[bool]"]):
 
     def remove(self, waiter: asyncio.Future[bool], /) -> None:
         """It goes on, or was cancelled."""
+
+    def locked(self) -> bool:
+        return True
+
+    async def acquire(self) -> Literal[True]:
+        return True
+
+    def release(self) -> None:
+        pass
 
 
 class FillerTicket(OutcomeTicket):
@@ -76,16 +70,18 @@ class FillerTicket(OutcomeTicket):
 class Filler(Waker):
     """Wakes those who wait for one token pool: a task that decides, notifies and sleeps."""
 
-    __slots__ = ("_bell", "_condition", "_decider", "_due", "_label", "_loop", "_seated", "_task", "_to_notify", "_waiters")
+    __slots__ = ("_bell", "_condition", "_due", "_fail", "_label", "_look", "_loop", "_seated", "_task", "_to_notify", "_waiters")
 
     ticket = FillerTicket  # pyright: ignore[reportAssignmentType]  # called, it makes one
 
-    def __init__(self, decider: Decider, loop: Loop, name: str | None) -> None:
-        self._decider: Decider | None = decider
+    def __init__(self, loop: Loop, look: Callable[[], object], fail: Callable[[BaseException], object], name: str | None) -> None:
         self._loop = loop
+        self._look: Callable[..., object] = look  # for those who wait, as `_fail`
+        self._fail: Callable[..., object] = fail
         self._label = f"aiorate-filler:{name}" if name else "aiorate-filler"
-        self._condition = asyncio.Condition(_OPEN)
-        self._condition._waiters = self._waiters = _Waiters()  # type: ignore[assignment]  # it needs no more of a queue
+        self._waiters = _Waiters()
+        self._condition = asyncio.Condition(self._waiters)  # type: ignore[arg-type]
+        self._condition._waiters = self._waiters  # type: ignore[assignment]
         self._task: asyncio.Task[None] | None = None
         self._bell: asyncio.Future[None] | None = None  # for which the task sleeps
         self._due = False  # whether the timer has fired, and the task has yet to decide
@@ -112,15 +108,15 @@ class Filler(Waker):
         self._to_notify.append(ticket)
         self._wake_task()
 
-    def ring(self, decider: Decider) -> None:
+    def ring(self, look: Callable[[], object]) -> None:
         if self._task is None:
-            decider.look()  # only limits below wait here, which need no notice
+            look()  # only limits below wait here, which need no notice
         else:
             self._due = True
             self._wake_task()
 
     def retire(self) -> None:
-        self._decider = None  # if the loop goes on, the task only notifies the waiters that failed
+        self._look = self._fail = lambda *_: None  # if the loop goes on, the task only notifies the waiters that failed
 
     async def aclose(self) -> None:
         task = self._task
@@ -139,8 +135,8 @@ class Filler(Waker):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = None
-        if not task.cancelled() and (error := task.exception()) is not None and self._decider is not None:
-            self._decider.fail(error)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
         # Cancelled while waiters depend on it, as asyncio.run() cancels all tasks when it ends: another task goes on.
         if (self._seated or self._due) and self._task is None and not self._loop.closed:
             self._start()
@@ -151,8 +147,7 @@ class Filler(Waker):
             self._bell = bell
             if self._due:
                 self._due = False
-                if self._decider is not None:
-                    self._decider.look()
+                self._look()
             # Wake the owners of decided tickets, in the order of the decisions.
             tickets, self._to_notify = self._to_notify, []
             self._seated -= len(tickets)

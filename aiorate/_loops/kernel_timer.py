@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -28,9 +29,11 @@ _LINGER = 0.02  # seconds that the descriptor outlives its last timer: a waiter 
 
 
 class KernelTimers(Alarms):
-    """The timers of one loop, and a descriptor set for the first of them."""
+    """The timers of one loop, and a descriptor set for the first of them. Without one, it has no descriptor but for a moment."""
 
     __slots__ = ("_closing", "_fd", "_loop", "_set_for")
+
+    NONE = OSError, AttributeError, ImportError, NotImplementedError, TypeError  # the last on Windows: no library without a name
 
     # By the id of the loop, which they hold. They go with the last limiter that uses them.
     _of: ClassVar[WeakValueDictionary[int, KernelTimers]] = WeakValueDictionary()
@@ -43,38 +46,34 @@ class KernelTimers(Alarms):
         self._closing = False
 
     @classmethod
-    def of(cls, loop: asyncio.AbstractEventLoop) -> KernelTimers | None:
-        """The timers of the loop; None where there is no timerfd, or where the loop can watch no descriptor."""
-        timers = cls._of.get(id(loop))
-        if timers is None:
-            timers = cls(loop)
-            try:
-                timers._open()
-            # TypeError: Windows has no library without a name.
-            except (OSError, AttributeError, ImportError, NotImplementedError, TypeError):
-                return None
-            cls._of[id(loop)] = timers
-            timers.changed()  # closes it soon if no timer is set
-        return timers
+    def of(cls, loop: asyncio.AbstractEventLoop) -> KernelTimers:
+        """The timers of the loop."""
+        return cls._of.get(id(loop)) or cls._of.setdefault(id(loop), cls(loop))
 
     def add(self, instant: int, callback: Callable[[], object]) -> Alarm:
         """Call back at the instant of the monotonic clock (ns) or just after, never before.
 
-        Raises OSError if the system has no descriptor left.
+        Raises one of `NONE` where there is no timerfd, where the loop can watch no descriptor, or if the system has none left.
         """
         if self._fd < 0:
-            self._open()
+            self._fd = create()
+            self._set_for = 0
+            try:
+                self._loop.add_reader(self._fd, self._on_ready)
+            except BaseException:
+                self.__del__()
+                raise
         return super().add(instant, callback)
 
     def changed(self) -> None:
         """Set the descriptor for the first timer; close it some time after the last."""
         instant = self.first
-        if self._loop.is_closed():
+        if self._fd < 0 or self._loop.is_closed():
             return
         if instant is None:
-            if not self._closing and self._fd >= 0:
+            if not self._closing:
                 self._closing = True
-                self._loop.call_later(_LINGER, self._close, self._number)
+                self._loop.call_later(_LINGER, self._close)
         elif instant != self._set_for:
             self._set_for = instant
             settime(self._fd, min(max(instant, 1), _LATEST))  # 0 would disarm the timer
@@ -90,20 +89,9 @@ class KernelTimers(Alarms):
         finally:
             self.changed()
 
-    def _open(self) -> None:
-        self._fd = create()
-        self._set_for = 0
-        try:
-            self._loop.add_reader(self._fd, self._on_ready)
-        except BaseException:
-            self.__del__()
-            raise
-
-    def _close(self, number: int) -> None:
+    def _close(self) -> None:
         self._closing = False
-        if number != self._number:  # timers were set since
-            self.changed()
-        else:
+        if self.first is None and self._fd >= 0:
             self._loop.remove_reader(self._fd)
             self.__del__()
 
@@ -120,20 +108,16 @@ class KernelTimers(Alarms):
             self._fd = -1
 
 
-_libc: Any = None
+@cache
+def _libc() -> Any:
+    import ctypes  # Python has these calls since 3.13 only
+
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def create() -> int:
-    global _libc
-    import ctypes  # Python has these calls since 3.13 only
-
-    if _libc is None:
-        _libc = ctypes.CDLL(None, use_errno=True)
     # The flags have the values of O_NONBLOCK and O_CLOEXEC: timerfd_create(2).
-    fd: int = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
-    if fd < 0:
-        raise OSError(ctypes.get_errno(), "timerfd_create")
-    return fd
+    return _checked(_libc().timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))
 
 
 def settime(fd: int, instant: int) -> None:
@@ -141,8 +125,15 @@ def settime(fd: int, instant: int) -> None:
 
     # struct itimerspec: interval and first instant, each in seconds and nanoseconds; 1 is TFD_TIMER_ABSTIME.
     spec = (ctypes.c_long * 4)(0, 0, *divmod(instant, NS_PER_SECOND))
-    if _libc.timerfd_settime(fd, 1, ctypes.byref(spec), None) < 0:
-        raise OSError(ctypes.get_errno(), "timerfd_settime")
+    _checked(_libc().timerfd_settime(fd, 1, ctypes.byref(spec), None))
+
+
+def _checked(result: int) -> int:
+    import ctypes
+
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "timerfd")
+    return result
 
 
 with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork

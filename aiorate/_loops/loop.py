@@ -8,8 +8,11 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from asyncio import Future, InvalidStateError
+from collections import OrderedDict, deque
+from contextlib import suppress
+from itertools import islice
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 from aiorate._meter import FAR, LoopCheck
 from aiorate._rate import NS_PER_SECOND
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 
 GRAIN_NS = 1_000_000  # between wake-ups: loops' timers may fire early, and must not make a limiter spin (uvloop#233)
 MOST = 1_000  # callers woken in one iteration of a loop; more would delay the next iteration for too long
+FEW = MOST // 8  # so many may always be woken
+_AT_ONCE = 64  # callers let through in one iteration: resuming so many in vain takes a fiftieth of 10 ms
+LOOP_CHECK_NS = 5_000_000  # two checks within the 10 ms for which callers may keep a loop busy
 LONGEST_NS = 86_400 * NS_PER_SECOND  # not all loops can wait for longer, and a deadline may be a float; the clock is read again then
 
 
@@ -47,19 +53,10 @@ class Handle(Protocol):
         ...
 
 
-@runtime_checkable
-class TimedClock(Clock, Protocol):
-    """A clock that keeps its own timers, such as one that is moved by hand."""
+class _Request:
+    """What the line of a request keeps with its ticket."""
 
-    def call_at(self, instant: int, callback: Callable[[], None]) -> Handle:
-        """Call back when the clock reads ``instant`` ns."""
-        ...
-
-
-class FutureTicket(Future[Any]):
-    """A request that waits: a future for its outcome, and what its line keeps with it."""
-
-    __slots__ = ("asked", "epoch", "left", "since", "wanted")
+    __slots__ = ()
     wanted: Any
     """The permits that it wants."""
     since: int
@@ -72,15 +69,16 @@ class FutureTicket(Future[Any]):
     """Whether it has left its line, and was not granted."""
 
 
-class OutcomeTicket:
+class FutureTicket(Future[Any], _Request):
+    """A request that waits: a future for its outcome."""
+
+    __slots__ = ("asked", "epoch", "left", "since", "wanted")
+
+
+class OutcomeTicket(_Request):
     """The same where its owner awaits a signal."""
 
     __slots__ = ("asked", "epoch", "left", "outcome", "signal", "since", "wanted")
-    wanted: Any
-    since: int
-    asked: int
-    epoch: int
-    left: bool
 
     def __init__(self) -> None:
         self.outcome: Any = None
@@ -108,18 +106,6 @@ class OutcomeTicket:
 Ticket: TypeAlias = FutureTicket | OutcomeTicket  # what a waiter holds; of a future, only what the other has too
 
 
-class Decider(Protocol):
-    """Decides for those who wait."""
-
-    def look(self) -> None:
-        """Decide as far as can be now."""
-        ...
-
-    def fail(self, error: BaseException) -> None:
-        """Let all go on with that error."""
-        ...
-
-
 class Waker(ABC):
     """Lets those who hold its tickets wait, and wakes them."""
 
@@ -137,9 +123,9 @@ class Waker(ABC):
         """Forget a ticket whose owner was cancelled."""
         return
 
-    def ring(self, decider: Decider) -> None:
-        """The first is due: have the decider look, now or in a task of its own."""
-        decider.look()
+    def ring(self, look: Callable[[], object]) -> None:
+        """The first is due: have somebody look, now or in a task of its own."""
+        look()
 
     def retire(self) -> None:
         """Have nothing decided from now on: its owners are in a loop that is no longer used."""
@@ -153,7 +139,7 @@ class Waker(ABC):
 class Loop(Waker):
     """An event loop of asyncio, uvloop or trio, as limiters with a certain clock see it; or all loops and threads of a process as one."""
 
-    __slots__ = ("__weakref__", "_process", "_timers", "check", "grain", "manual", "monotonic", "native", "read", "steady")
+    __slots__ = ("__weakref__", "_process", "_timers", "check", "grain", "manual", "monotonic", "most", "native", "read", "steady")
 
     def __init__(self, native: Any, read: ReadClock, clock: Clock | None) -> None:
         self.native: Any = native
@@ -162,9 +148,11 @@ class Loop(Waker):
         """Reads the clock that callers on this loop go by, in ns."""
         self.monotonic: bool = self.read is monotonic_ns
         """Whether that is ``time.monotonic_ns``, which other loops go by too."""
-        self._timers = clock if isinstance(clock, TimedClock) else None
+        self._timers: Any = clock if hasattr(clock, "call_at") else None
         self.manual: bool = self._timers is not None
         """Whether the clock keeps its own timers, and time does not pass by itself."""
+        self.most: int = FAR if self.manual else MOST
+        """How many tasks may be woken in one iteration of the loop."""
         self.steady: bool = False
         """Whether its clock goes on by itself as long as the process runs, so that a caller may be served before anybody sees who it is."""
         self.grain: int = GRAIN_NS
@@ -192,12 +180,23 @@ class Loop(Waker):
     def post(self, callback: Callable[[], object]) -> None:
         """Call back in the loop's next iteration. Any thread may ask. Raises RuntimeError or OSError if the loop never runs again."""
 
-    @abstractmethod
-    def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
+    def call_at(self, reading: int, callback: Callable[[], object]) -> Handle:
         """Call back when the clock reads ``reading`` ns, or roughly then: a timer is a hint, the clock is the judge."""
+        if self._timers is None:
+            return self._call_after(min(max(reading - self.read(), 0), LONGEST_NS), callback)
+        # Such a clock may outlive the loop, and a closed loop wakes no task.
+        timer: Handle = self._timers.call_at(reading, lambda: None if self.closed else callback())
+        return timer
 
-    def filler(self, decider: Decider, name: str | None) -> Waker:
-        """What wakes those who wait for a token pool: a task of that name, or the loop, as all others."""
+    @abstractmethod
+    def _call_after(self, ns: int, callback: Callable[[], object]) -> Handle:
+        """Call back in so many nanoseconds."""
+
+    def filler(self, look: Callable[[], object], fail: Callable[[BaseException], object], name: str | None) -> Waker:
+        """What wakes those who wait for a token pool: a task of that name, or the loop, as all others.
+
+        The task has its limit look when the first is due, and fail should that raise.
+        """
         return self
 
     @abstractmethod
@@ -211,10 +210,116 @@ class Loop(Waker):
     def turn(self) -> Awaitable[object]:
         """Return what to await in a starved loop: it runs its other tasks, and callers that came before go on first."""
 
+
+class OneLoop(Loop):
+    """What the loops of all families have in common: whether they turn.
+
+    A caller that finds the loop starved waits for its turn, whatever limiter it calls. Each iteration of the loop lets some callers
+    through, in order of arrival; those that find the loop starved again keep their places, but the first of them always goes on. Without
+    callers, there is no task, timer or callback in the loop.
+    """
+
+    __slots__ = ("_first", "_handed", "_plain", "_posted", "_queue", "_since")
+
+    natives: ClassVar[type]
+    """The class of the loops themselves."""
+
+    @staticmethod
+    @abstractmethod
+    def here() -> object | None:
+        """The loop of this family that runs in this thread; None: none does."""
+
+    @staticmethod
+    @abstractmethod
+    def task() -> object | None:
+        """The task of this family that runs in this thread; None: none does."""
+
+    @staticmethod
+    @abstractmethod
+    def own_time(native: Any) -> ReadClock:
+        """Reads that loop's clock."""
+
+    def __init__(self, native: Any, clock: Clock | None, precise: bool, plain: OneLoop | None) -> None:
+        super().__init__(native, self.own_time(native), clock)
+        self._plain = plain  # the same loop by its own time, which knows whether it turns; None: this one
+        self._queue: OrderedDict[object, Any] = OrderedDict()  # callers in order of arrival, each with its signal
+        self._first: object = None  # of the callers that were let through last
+        self._since: int | None = None  # the first reading of the clock in this iteration; None: nobody asks when the next one begins
+        self._handed: deque[Callable[[], object]] = deque()
+        self._posted = False
+
     @property
-    def most(self) -> int:
-        """How many tasks may be woken in one iteration of the loop."""
-        return FAR if self.manual else MOST
+    def ended(self) -> bool:
+        """Whether it is known to be closed without asking the loop, which would wake it."""
+        return self.closed
+
+    @abstractmethod
+    def signal(self) -> Any:
+        """Make what to `wait` for once. Called where it is waited for, as `wake` is."""
+
+    @abstractmethod
+    def wake(self, signal: Any, /) -> None:
+        """Let the owner of a signal go on, if it still waits."""
+
+    def hand(self, call: Callable[[], object]) -> bool:
+        """Have the loop make a call. Any thread may ask. Returns whether `send` has to be called: however many calls there are, once."""
+        self._handed.append(call)
+        posted, self._posted = self._posted, True
+        return not posted
+
+    def send(self) -> None:
+        """Wake the loop, unless it is closed."""
+        with suppress(RuntimeError, OSError):
+            self.post(self._deliver)
+
+    def _deliver(self) -> None:
+        handed = self._handed
+        self._posted = False  # before the queue is read: hand() sets this flag only after it has added its call
+        for _ in range(min(len(handed), MOST)):
+            handed.popleft()()
+        if handed and not self._posted:
+            self._posted = True
+            self.send()
+
+    def starved(self) -> bool:
+        now = self.read()
+        if self.manual or now < self.check.until or self.here() is not self.native or self.task() is None:
+            return False  # not a task of this loop calls, but perhaps one of a guest of the loop, such as a trio run
+        held_for = (self._plain or self)._held_for()
+        until = now - held_for + LOOP_CHECK_NS
+        self.check.until = until if -FAR < until < FAR else 0  # a clock of users may read anything
+        return held_for >= LOOP_CHECK_NS
+
+    def turn(self) -> Awaitable[object]:
+        return (self._plain or self)._wait_for_turn()
+
+    def _held_for(self) -> int:
+        """Nanoseconds since the loop was last seen running its other tasks; 0 if it was not watched. Watches it from now on."""
+        now = self.read()
+        since = self._since
+        if since is None:
+            since = self._since = now
+            self.post(self._on_iteration)
+        return now - since  # called in another thread, where a call is about to fail, the loop may have run an iteration meanwhile
+
+    async def _wait_for_turn(self) -> None:
+        self._held_for()
+        me = object()
+        try:
+            while True:
+                signal = self._queue[me] = self.signal()
+                await self.wait(signal)
+                if self._first is me or self._held_for() < LOOP_CHECK_NS:
+                    return
+        finally:
+            self._queue.pop(me, None)
+
+    def _on_iteration(self) -> None:
+        self._since, self._first = None, next(iter(self._queue), None)
+        for signal in islice(self._queue.values(), _AT_ONCE):
+            self.wake(signal)
+        if self._queue:
+            self._held_for()
 
 
 def call_back(callback: Callable[[], object], where: str) -> bool:

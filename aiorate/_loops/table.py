@@ -17,8 +17,7 @@ from aiorate._loops.asyncio import AsyncioLoop
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate._loops.loop import Clock
-    from aiorate._loops.turn import OneLoop
+    from aiorate._loops.loop import Clock, OneLoop
 
 
 @cache
@@ -36,19 +35,17 @@ _OTHERS: dict[str, Callable[[], type[OneLoop]]] = {"trio": _trio}
 def running_loop() -> object | None:
     """The event loop that runs in this thread; None: none does."""
     native = running_asyncio()
-    for library in _OTHERS:
-        if library in modules:
-            # Where one loop is the guest of the other, both run in this thread. Then the running task decides.
-            guest = _OTHERS[library]().running_here(native is not None)
-            if guest is not None:
-                return guest
+    for library, load in _OTHERS.items():
+        # Where one loop is the guest of the other, both run in this thread. Then the running task decides.
+        if library in modules and (native is None or load().task() is not None) and (guest := load().here()) is not None:
+            return guest
     return native
 
 
 def running_task() -> object | None:
     """The task that runs in this thread; None: none does."""
     native = running_loop()
-    return None if native is None else _family_of(native).task_here()
+    return None if native is None else _family_of(native).task()
 
 
 def loop_of(native: object, clock: Clock | None, precise: bool) -> OneLoop:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 import trio
 
-from aiorate._loops.loop import LONGEST_NS, OutcomeTicket, call_back
-from aiorate._loops.turn import OneLoop
+from aiorate._loops.loop import OneLoop, OutcomeTicket, call_back
 from aiorate._rate import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -35,17 +34,15 @@ class TrioLoop(OneLoop):
     natives = Token
 
     @staticmethod
-    def running_here(in_task: bool) -> Token | None:
-        if in_task and not trio.lowlevel.in_trio_task():
-            return None
+    def here() -> Token | None:
         try:
             return trio.lowlevel.current_trio_token()
         except RuntimeError:
             return None
 
     @staticmethod
-    def task_here() -> object:
-        return trio.lowlevel.current_task()
+    def task() -> object | None:
+        return trio.lowlevel.current_task() if trio.lowlevel.in_trio_task() else None
 
     @staticmethod
     def own_time(native: Token) -> ReadClock:
@@ -63,7 +60,7 @@ class TrioLoop(OneLoop):
     def closed(self) -> bool:
         if self._ended or self.forked:
             return True
-        if self.running_here(False) is self.native:
+        if self.here() is self.native:
             return False
         try:
             self.native.run_sync_soon(int, idempotent=True)  # the only question that a run answers from outside
@@ -82,10 +79,8 @@ class TrioLoop(OneLoop):
             self._ended = True
             raise
 
-    def call_at(self, reading: int, callback: Callable[[], None]) -> Handle:
-        if self._timers is not None:
-            return self._timers.call_at(reading, callback)
-        due = _whole(self._clock.current_time()) + min(max(reading - self.read(), 0), LONGEST_NS)
+    def _call_after(self, ns: int, callback: Callable[[], object]) -> Handle:
+        due = _whole(self._clock.current_time()) + ns
         deadline = due / NS_PER_SECOND
         if _whole(deadline) < due:  # rounded down: once a clock reads weeks, a float of seconds is coarser than a nanosecond
             deadline = nextafter(deadline, inf)
@@ -128,7 +123,7 @@ class _Ticket(OutcomeTicket):
     def set_result(self, outcome: Any, /) -> None:
         """Raises RuntimeError in another thread, or after its run has broken off."""
         self.outcome = outcome
-        if TrioLoop.running_here(False) is not self._native:  # another run would take the task for one of its tasks
+        if TrioLoop.here() is not self._native:  # another run would take the task for one of its tasks
             raise RuntimeError("a waiter can only be woken in its own trio run")
         self.signal.set()
 
@@ -138,9 +133,9 @@ class _Timer:
 
     __slots__ = ("_callback", "_native", "_scope")
 
-    def __init__(self, native: Token, deadline: float, callback: Callable[[], None]) -> None:
+    def __init__(self, native: Token, deadline: float, callback: Callable[[], object]) -> None:
         self._native = native
-        self._callback: Callable[[], None] | None = callback
+        self._callback: Callable[[], object] | None = callback
         self._scope = trio.CancelScope(deadline=deadline)
         trio.lowlevel.spawn_system_task(self._run)
 
@@ -153,7 +148,7 @@ class _Timer:
 
     def cancel(self) -> None:
         self._callback = None
-        if TrioLoop.running_here(False) is self._native:  # another run would take the task for one of its tasks
+        if TrioLoop.here() is self._native:  # another run would take the task for one of its tasks
             self._scope.cancel()
 
 

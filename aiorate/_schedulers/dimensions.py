@@ -69,12 +69,6 @@ class Dimensions(AllOf):
             permits.waited_for = waited_for
         return latest
 
-    def last(self, permits: Amounts, now: int) -> str | None:
-        """The dimension for which such a request would wait longest; None: none."""
-        asked = Amounts(permits.names, permits.of)
-        Dimensions.peek(self, asked, now)
-        return asked.waited_for
-
     def correct(self, more: Amounts, now: int, taken: int) -> None:
         """Charge how much more a request used than it took at that instant. Less (below 0) comes back by receipt."""
         for part, amount in zip(self._permitted, more.of, strict=False):

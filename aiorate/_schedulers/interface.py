@@ -158,8 +158,8 @@ class Scheduler(ABC):
         return least
 
     def _standings(self, now: int) -> list[Standing]:
-        """Each limit as a server tells it: the most permits at once, and the rate at which they come back; the permits available at ``now``, and
-        the instant at which there is one more, if none is taken."""
+        """Each limit as a server tells it: the most permits at once, and the rate at which they come back; the permits available at
+        ``now``, and the instant at which there is one more, if none is taken."""
         left, most = self.available(now), self.max_permits
         at = now if most is not None and left >= most else self.peek(left + 1, now)
         return [(most or self.bound(1) or max(1, self.rate._permits_in(NS_PER_SECOND)), self.rate, left, at)]

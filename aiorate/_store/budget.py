@@ -86,10 +86,6 @@ class Booked(Dimensions):
         at = super().peek(permits, now, ahead)
         return at if at > now else self.pool.peek(permits, now, ahead)
 
-    def last(self, permits: Amounts, now: int) -> str | None:
-        waits = self.pool.peek(permits, now) > now
-        return super().last(permits, now) or (self.names[self.pool.waits_for] if waits else None)
-
     def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
         super().give_back(permits, now, taken)
         self.pool.give_back(permits, now, taken)

@@ -23,7 +23,7 @@ from aiorate._store.store import Store, is_cluster
 from aiorate._tree.deciding import decisions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
     from aiorate._store.store import Asked
@@ -44,7 +44,7 @@ class Session(Protocol):
 
     def question(self) -> Asked | None: ...
     def answered(self, reply: object) -> None: ...
-    def unreachable(self, failure: Unreachable, silent: float) -> None: ...
+    def unreachable(self, failure: Unreachable, silent: float) -> bool: ...
     def failed(self, error: BaseException) -> None: ...
 
 
@@ -52,29 +52,25 @@ class StoreClient:
     """Asks on behalf of the sessions that woke it, in one call after the other: in that loop or, if it is None, in one of its own."""
 
     def __init__(self, source: object, loop: asyncio.AbstractEventLoop | None) -> None:
-        self._source, self._loop = source, loop  # kept: while this lives, no other client has the id of the source
-        self._store: Store = Store(source)
+        self._loop, self._store = loop, Store(source)  # which keeps the source: while this lives, no other client has its id
         self._decide: Callable[..., Any] = decisions.run if loop is None else call
-        self._process: int = os.getpid()
         self._attached: WeakSet[Session] = WeakSet()
         self._wanting: dict[Session, None] = {}
         self._asked: list[Session] = []  # those of the call in flight
         self._runs: bool = False  # whether the task does. Changed in decisions
         self._task: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
-        self._idle: asyncio.Future[None] | None = None  # what the task awaits while there is nothing to ask
-        self._limit: asyncio.Timeout | None = None  # of the call in flight
+        self._native: asyncio.AbstractEventLoop | None = None  # that of the task, while it runs
+        self._woken: asyncio.Event = asyncio.Event()  # what the task awaits while there is nothing to ask
         self._ticks: int = 0  # since the call in flight began, or the store was heard last, or since there is nothing to ask
         self._heard: int = 0  # the answers of the store until the last tick
-        self._leaving: dict[Session, list[Callable[[], object]]] = {}  # whom to tell once these have nothing to tell, ...
-        self._left: list[Callable[[], object]] = []  # ... or, after the last of all, once the task is over
-        self._retry: float = 0.0
+        self._listening: list[Callable[[], object]] = []  # told when something was asked or answered, or the task is over
         self._silent: float | None = None  # when the first call began of those without an answer since the last
 
     @property
     def here(self) -> bool:
         """Whether it asks for callers of this thread."""
-        return self._process == os.getpid() if self._loop is None else self._loop is running_loop()
+        return self._loop is None or self._loop is running_loop()
 
     # In decisions.
 
@@ -82,33 +78,47 @@ class StoreClient:
         """Ask the store for it in the loop's next iteration, or when the call in flight is answered."""
         self._attached.add(session)
         self._wanting[session] = None
-        idle = self._idle
-        if not self._runs:
-            self._start()
-        elif idle is not None and self._loop is None:
-            idle.get_loop().call_soon_threadsafe(self._rouse)
-        elif idle is not None:
+        if self._runs:
             self._rouse()
+        else:
+            self._start()
 
     async def detach(self, session: Session) -> None:
         """Forget it, once it has nothing to tell, or cannot. After the last, neither task nor connection is left, nor a thread."""
         loop = loop_here()
         assert loop is not None  # a task runs
-        signal = loop.signal()
-
-        def tell() -> None:
-            with suppress(RuntimeError, OSError):  # its loop is closed
-                loop.post(partial(loop.wake, signal))
-
-        def leave() -> None:
-            self._leaving.setdefault(session, []).append(tell)
-            self.wake(session)
-
-        self._decide(leave)
-        await loop.wait(signal)
-        thread = self._thread  # first: another may start meanwhile
+        self._decide(self.wake, session)
+        thread = self._thread
+        while True:
+            signal = loop.signal()
+            if self._decide(self._has_left, session, partial(loop.post, partial(loop.wake, signal))):
+                break
+            await loop.wait(signal)
         if thread is not None and not self._runs:
             thread.join()
+
+    def _has_left(self, session: Session, tell: Callable[[], object]) -> bool:
+        """Whether nothing is asked any more for a session that leaves. If not, tell when to look again."""
+        if session not in self._wanting and session not in self._asked:
+            self._attached.discard(session)
+            if self._attached or not self._runs:
+                return True
+            self._rouse()
+        self._listening.append(tell)
+        return False
+
+    def _tell(self) -> None:
+        listening, self._listening = self._listening, []
+        for tell in listening:
+            with suppress(RuntimeError, OSError):  # its loop is closed
+                tell()
+
+    def _rouse(self) -> None:
+        """Have the idle task go on, or end if nothing is wanted."""
+        if self._loop is not None:
+            self._woken.set()
+        elif self._native is not None:
+            self._native.call_soon_threadsafe(self._woken.set)
 
     def _start(self) -> None:
         if self._loop is not None:
@@ -121,22 +131,10 @@ class StoreClient:
 
     def _end(self) -> None:
         """The task is over."""
-        self._runs, left, self._left = False, self._left, []
+        self._runs, self._native = False, None
         if self._wanting:  # woken meanwhile
             self._start()
-        for tell in left:
-            tell()
-
-    def _let_go(self, sessions: Iterable[Session]) -> None:
-        """Of these, those that leave have left."""
-        for session in sessions:
-            if session in self._leaving:
-                self._left += self._leaving.pop(session)
-                self._wanting.pop(session, None)
-                self._attached.discard(session)
-        if self._attached:
-            while self._left:
-                self._left.pop()()
+        self._tell()
 
     # In the loop.
 
@@ -150,18 +148,18 @@ class StoreClient:
 
     async def _run(self) -> None:
         error: BaseException | None = None
-        loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        loop = self._native = asyncio.get_running_loop()
+        self._task, self._woken = asyncio.current_task(), asyncio.Event()
         self._tick = loop.call_later(_TICK, self._on_tick, loop)
         try:
-            while self._wanting or await self._more(loop):
+            while self._wanting or await self._more():
                 await self._ask(loop)
         except GeneratorExit:  # its loop was closed long ago, and its sessions ask in another by now
             raise
         except BaseException as raised:
             error = raised
+            self._decide(self._fail, error)
         self._tick.cancel()
-        if error is not None:
-            self._fail(error)
         try:
             await self._store.close()
         finally:
@@ -169,18 +167,13 @@ class StoreClient:
         if not isinstance(error, (Exception, asyncio.CancelledError, type(None))):
             raise error
 
-    async def _more(self, loop: asyncio.AbstractEventLoop) -> bool:
+    async def _more(self) -> bool:
         """Wait until something is wanted. False: nothing was for a while, or nobody is left."""
-        self._ticks, self._idle = 0, loop.create_future()
+        self._ticks = 0
+        self._woken.clear()
         if self._attached and not self._wanting:  # else nobody is left, or another thread woke it before it was idle
-            await self._idle
-        self._idle = None
-        return bool(self._wanting)  # also if a session woke it in the same iteration
-
-    def _rouse(self) -> None:
-        """Have the idle task go on, or end if nothing is wanted."""
-        if self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
+            await self._woken.wait()
+        return bool(self._wanting)
 
     def _questions(self) -> list[Asked]:
         """Those of the sessions that want something, in order."""
@@ -193,11 +186,10 @@ class StoreClient:
                     question = session.question()
                 except Exception as error:  # of a clock, say: the other sessions go on
                     session.failed(error)
-            if question is None:
-                self._let_go([session])
-            else:
+            if question is not None:
                 self._asked.append(session)
                 questions.append(question)
+        self._tell()
         return questions
 
     async def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -207,22 +199,22 @@ class StoreClient:
             return
         self._ticks, self._heard, began = 0, self._store.heard, loop.time()
         try:
-            async with asyncio.timeout(None) as self._limit:
-                replies = await self._store.ask(questions)
-        except TimeoutError:
+            replies = await self._store.ask(questions)
+        except asyncio.CancelledError:
+            if self._ticks <= _PATIENCE or self._task is None:  # by somebody else
+                raise
+            self._task.uncancel()
             replies = [Unreachable(f"no answer within {_PATIENCE * _TICK} s")] * len(questions)
-        if not self._decide(self._hear, replies, began):
-            self._silent, self._retry = None, 0.0
-            return
-        await self._store.close()
-        self._retry = min(max(2 * self._retry, _RETRY), _LONGEST_RETRY)
-        if self._wanting:
-            await asyncio.sleep(self._retry * uniform(0.5, 1.0))
+        self._decide(self._hear, replies, began)
+        if self._silent is not None:
+            await self._store.close()
+            if self._wanting:
+                await asyncio.sleep(min(max(loop.time() - self._silent, _RETRY), _LONGEST_RETRY) * uniform(0.5, 1.0))
 
-    def _hear(self, replies: list[object], began: float) -> bool:
-        """The call that began then is over. Returns whether some of its questions have no answer."""
-        lost: dict[Session, None] = {}
+    def _hear(self, replies: list[object], began: float) -> None:
+        """The call that began then is over."""
         asked, self._asked = self._asked, []
+        silent, self._silent = self._silent, None
         for session, reply in zip(asked, replies, strict=True):
             if session.client is not self:
                 continue
@@ -231,40 +223,35 @@ class StoreClient:
                     raise reply
                 session.answered(reply)
             except Unreachable as failure:
-                lost[session] = None
-                self._silent = began if self._silent is None else self._silent
-                session.unreachable(failure, began - self._silent)
+                self._silent = began if silent is None else silent
+                self._wanting.pop(session, None)
+                if session.unreachable(failure, began - self._silent):
+                    self._wanting[session] = None
             except Exception as error:  # which does not concern the others
                 session.failed(error)
-        self._let_go([session for session in asked if session not in self._wanting or session in lost])
-        self._wanting.update({session: None for session in lost if session in self._attached})
-        return bool(lost)
+        self._tell()
 
     def _fail(self, error: BaseException) -> None:
         """The task ends with an error."""
-        left = [session for session in (*self._asked, *self._wanting) if session.client is self]
-        self._asked, self._wanting = [], {}
         if isinstance(error, asyncio.CancelledError):
             error = RuntimeError("acquire(): the task that asks the store was cancelled")
-
-        def fail() -> None:
-            for session in left:
+        left, self._asked, self._wanting = (*self._asked, *self._wanting), [], {}
+        for session in left:
+            if session.client is self:
                 session.failed(error)
-            self._let_go([*self._leaving])
-
-        self._decide(fail)
 
     def _on_tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._tick = loop.call_later(_TICK, self._on_tick, loop)
         self._ticks += 1
-        if not self._asked or self._limit is None:
+        if not self._asked or self._task is None:
             if self._ticks > _IDLE_TICKS:
-                self._rouse()
+                self._woken.set()
         elif self._store.heard > self._heard:  # it is far away, and alive
             self._heard, self._ticks = self._store.heard, 1
         # Counted and not read from the clock: an answer to a loop that stood still is there already, and the store was not down.
         elif self._ticks > _PATIENCE or not self._attached:
-            self._limit.reschedule(loop.time())
+            self._ticks = _PATIENCE + 1
+            self._task.cancel()
 
 
 _clients: WeakValueDictionary[tuple[object, ...], StoreClient] = WeakValueDictionary()

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from hashlib import blake2b
 from importlib.util import find_spec
 from struct import Struct
@@ -40,11 +42,11 @@ _PAGE, _COPY, _PAIR = 4096, 256, 512
 _EMPTY = bytes(_PAIR)
 # The check sum, and what it is of: the kind of limit, the number of the copy, the digest of the name, when it was written: in which boot,
 # and in us of the monotonic and of the wall clock; after how many us it is at rest; and the value.
-_CHECK, _BODY = Struct("<I"), Struct("<IQ16s8sddd8d16d")
-_NUMBER, _RESTS = Struct("<8xQ"), Struct("<" + _PAGE // _COPY * "8xQ16s8sddd192x")
+_CHECK, _ABOUT = Struct("<I"), Struct("<IQ16s8sddd")
+_NUMBER, _VALUE = Struct("<8xQ"), _CHECK.size + _ABOUT.size
 _GRACE = NS_PER_SECOND  # for which others may hold the lock, and between two looks whether the file is still there
 _QUICK, _TRIES, _NAP = 3, 12, 100e-6  # a decision takes some 20 us
-Body = tuple[Any, ...]
+About = tuple[Any, ...]
 Value = tuple[float, ...]
 T = TypeVar("T")
 Decide = Callable[["Value | None", float], "tuple[T, Value | None, float]"]
@@ -56,25 +58,23 @@ class Busy(Exception):
 
 
 class Record:
-    """What a limiter knows of its record, which has the numbers of so many dimensions: of windows by the ``wall`` clock, or of rates."""
+    """What a process knows of one record, which has the numbers of so many dimensions: of windows by the ``wall`` clock, or of rates."""
 
-    __slots__ = ("at", "digest", "file", "heard", "kind", "rest", "size", "told", "wall")
+    __slots__ = ("at", "digest", "file", "heard", "kind", "told", "value", "wall")
 
     def __init__(self, path: str | os.PathLike[str], name: str, kind: str, dimensions: int, wall: bool = False) -> None:
-        self.file: StoreFile = file_of(path)
         numbers = dimensions * (OF_WINDOW if wall else OF_RATE)
         if numbers > _MOST_NUMBERS:
             raise ValueError(f"a limit in a file has at most {_MOST_NUMBERS // OF_RATE} rates or dimensions, not {dimensions}.")
+        self.file: StoreFile = file_of(path)
         self.digest: bytes = blake2b(name.encode(), digest_size=16).digest()
         self.kind: int = crc32(f"{numbers} {kind}".encode())
-        self.size: int = HEAD + numbers
-        self.rest: Value = (0.0,) * (_MOST_NUMBERS - numbers)
-        """What fills it up."""
+        self.value: Struct = Struct(f"<{HEAD + numbers}d")
         self.wall: bool = wall
         self.at: int = 0
         """Where the record was; 0: nowhere yet."""
         self.told: Value | None = None
-        """Its value when it was written last by this limiter, ..."""
+        """Its value when this process wrote it last, ..."""
         self.heard: float = 0.0
         """... and when, in us."""
 
@@ -85,11 +85,9 @@ class StoreFile:
     def __init__(self, path: str) -> None:
         self.path: str = path
         self._descriptor = -1
-        self._lock = RLock()
-        self._asking = False
         self._looked_at = 0
         self._whole: set[int] = set()  # pages without a damaged record
-        self._busy = (0, 0)  # the first and the last try in a row that met the lock of another process
+        self.forked()
 
     def close(self) -> None:
         """Close the descriptor; the next question opens the file again."""
@@ -100,8 +98,9 @@ class StoreFile:
     __del__ = close
 
     def forked(self) -> None:
-        """In a child process: the lock belongs to the open file, which a child has in common with its parent."""
-        self._lock, self._asking, self._busy = RLock(), False, (0, 0)
+        """It is new, or in a child process: the lock belongs to the open file, which a child has in common with its parent."""
+        self._lock, self._asking = RLock(), False
+        self._busy = 0, 0  # the first and the last try in a row that met the lock of another process
         self.close()
 
     def ask(self, record: Record, now: float, decide: Decide[T], patient: bool) -> T:
@@ -119,172 +118,153 @@ class StoreFile:
                         break
                     self._asking = True
                     try:
-                        reading = time.monotonic_ns()
-                        if self._descriptor < 0 or reading - self._looked_at > _GRACE:
-                            self._looked_at = reading
-                            self._open()
+                        self._open()
                         flock(self._descriptor, LOCK_EX | LOCK_NB)
                         answer = self._decide(record, now, decide)
+                        self._busy = 0, 0
+                        return answer
                     finally:
                         self._asking = False
                         if self._descriptor >= 0:
                             flock(self._descriptor, LOCK_UN)
-                    self._busy = (0, 0)
-                    return answer
             except BlockingIOError:
                 continue
             except OSError as error:
                 raise EngineUnavailable(f"the file of limits {self.path!r} cannot be used: {error.strerror or error}.") from error
-        raise self._locked()
-
-    def _locked(self) -> Exception:
-        now, (first, last) = time.monotonic_ns(), self._busy
-        if not first or now - last > _GRACE:
-            first = now
-        self._busy = first, now
-        if now - first < _GRACE:
-            return Busy()
-        return EngineUnavailable(
+        reading, (first, last) = time.monotonic_ns(), self._busy
+        self._busy = first if reading - last < _GRACE else reading, reading
+        if reading - self._busy[0] < _GRACE:
+            raise Busy
+        raise EngineUnavailable(
             f"the file of limits {self.path!r} has been locked by another process for a second. Is one stopped, as by Ctrl-Z or a debugger?"
         )
 
     def _open(self) -> None:
-        """Open the file, unless it is open and still that of the path."""
+        """Open the file, unless it is open and was that of the path within the last second."""
+        reading = time.monotonic_ns()
+        if self._descriptor >= 0 and reading - self._looked_at < _GRACE:
+            return
+        self._looked_at = reading
         if self._descriptor >= 0:
-            try:
-                same = os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
-            except FileNotFoundError:
-                same = False
-            if same and os.pread(self._descriptor, len(_MAGIC), 0) == _MAGIC:
-                self._whole.clear()
-                return
-            self.close()
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(0, "it is not a regular file")
-            flock(descriptor, LOCK_EX | LOCK_NB)  # until the end of the question
-            _check_head(descriptor)
-        except BaseException:
-            os.close(descriptor)
-            raise
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self._descriptor), os.stat(self.path)):
+                    return
+        self.close()
         self._whole.clear()
-        self._descriptor = descriptor
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
 
     def _decide(self, record: Record, now: float, decide: Decide[T]) -> T:
         """Read, decide, and write."""
-        at, place, body, wall = record.at, 0, None, time.time_ns() / 1000
+        at, wall, pair, place, about, kept = record.at, time.time_ns() / 1000, b"", 0, None, None
         if at:
-            place, body = _newest(self._read(at, _PAIR))
-        if body is None or body[2] != record.digest:
-            _check_head(self._descriptor)  # somebody may have emptied the file
-            at, place, body = self._find(record.digest, wall)
-        kept = None
-        if body is not None and body[2] == record.digest:
-            kept = self._value(record, body, now, wall)
+            pair = self._read(at, _PAIR)
+            place, about = _newest(pair)
+        if about is None or about[2] != record.digest:  # somebody may have emptied the file
+            self._check_head()
+            at, pair = self._find(record.digest, wall)
+            place, about = _newest(pair)
+        if about is not None and about[2] == record.digest:
+            kept = _kept(record, pair, place, about, now, wall)
             if kept is not None and not record.wall:
                 now = max(now, kept[1])
         answer, value, keep = decide(kept, now)
         if value is not None:
-            number = 1 if body is None else body[1] + 1
+            number = 1 if about is None else about[1] + 1
             since_boot = time.monotonic_ns() / 1000 if record.wall else now
-            data = _BODY.pack(record.kind, number, record.digest, _BOOT, since_boot, wall, keep, *value, *record.rest)
-            _write(self._descriptor, _CHECK.pack(crc32(data)) + data, at + _COPY - place)
+            data = _ABOUT.pack(record.kind, number, record.digest, _BOOT, since_boot, wall, keep) + record.value.pack(*value)
+            data = data.ljust(_COPY - _CHECK.size, b"\0")
+            self._write(_CHECK.pack(crc32(data)) + data, at + _COPY - place)
             record.at, record.told, record.heard = at, value, now
         return answer
 
-    def _value(self, record: Record, body: Body, now: float, wall: float) -> Value | None:
-        """The value of its record, as if the machine had not been started anew since; None: it says nothing any more."""
-        kind, _, _, boot, _, written, _ = body[:7]
-        value: Value = body[7 : 7 + record.size]
-        if kind != record.kind:
-            if _rests(body[3:7], time.monotonic_ns() / 1000, wall):
-                return None
-            raise OSError(0, "another kind of limit has that name in it. Give each a name of its own")
-        if boot == _BOOT or record.wall:
-            return value
-        if record.told is not None:
-            raise OSError(0, "another machine uses it too, by another clock. Use a file on a local disk")
-        return (value[0], now - max(wall - written, 0.0), *value[2:])
-
-    def _find(self, digest: bytes, wall: float) -> tuple[int, int, Body | None]:
-        """Where the record of that name is or shall be, and the newest copy there: its place, and what it says."""
-        hashed, room, first, pages, now = int.from_bytes(digest[:4], "little"), 0, 1, _FIRST_LEVEL, time.monotonic_ns() / 1000
+    def _find(self, digest: bytes, wall: float) -> tuple[int, bytes]:
+        """Where the record of that name is or shall be, and what is there."""
+        hashed, room, first, pages, found = int.from_bytes(digest[:4], "little"), 0, 1, _FIRST_LEVEL, b""
         for _ in range(_LEVELS):
             start = _PAGE * (first + hashed % pages)
-            page = self._read(start, _PAGE)
-            if start not in self._whole:
-                for i in range(0, _PAGE, _PAIR):
-                    _newest(page[i : i + _PAIR])
-                self._whole.add(start)
-            words = _RESTS.unpack(page)
-            for i in range(0, len(words), 12):
-                at = start + i // 12 * _PAIR
-                if digest in (words[i + 1], words[i + 7]):
-                    place, body = _newest(page[at - start : at - start + _PAIR])
-                    if body is not None and body[2] == digest:
-                        return at, place, body
-                elif not room:
-                    number, _, *rest = max(words[i : i + 6], words[i + 6 : i + 12])  # the newer copy
-                    if not number or (wall > rest[2] + rest[3] and _rests(rest, now, wall)):
-                        room = at
-            if not words[-12]:  # the last one was never used, nor are the levels below
+            page, pair = self._read(start, _PAGE), b""
+            for at in range(0, _PAGE, _PAIR):
+                pair = page[at : at + _PAIR]
+                about = _newest(pair)[1] if start not in self._whole or digest in pair else None
+                if about is not None and about[2] == digest:
+                    return start + at, pair
+                if not room and (pair == _EMPTY or _rests(pair, wall)):
+                    room, found = start + at, pair
+            self._whole.add(start)
+            if pair == _EMPTY:  # it was never used, nor are the levels below
                 break
             first, pages = first + pages, pages * _GROWTH
         if not room:
             raise OSError(0, "it has no room for more names")
-        return room, *_newest(self._read(room, _PAIR))
+        return room, found
+
+    def _check_head(self) -> None:
+        """Write the head of an empty file. Raises OSError for one that holds something else."""
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            raise OSError(0, "it is not a regular file")
+        head = os.pread(self._descriptor, len(_MAGIC), 0)
+        if not head:
+            self._write(_MAGIC, 0)
+        elif head != _MAGIC:
+            other = "another release of aiorate uses it" if head[:_SAME] == _MAGIC[:_SAME] else "it holds something else"
+            raise OSError(0, f"{other}, and was left as it is")
 
     def _read(self, at: int, size: int) -> bytes:
         return os.pread(self._descriptor, size, at).ljust(size, b"\0")
 
-
-def _check_head(descriptor: int) -> None:
-    """Write the head of an empty file. Raises OSError for one that holds something else."""
-    head = os.pread(descriptor, len(_MAGIC), 0)
-    if not head:
-        _write(descriptor, _MAGIC, 0)
-    elif head != _MAGIC:
-        other = "another release of aiorate uses it" if head[:_SAME] == _MAGIC[:_SAME] else "it holds something else"
-        raise OSError(0, f"{other}, and was left as it is")
+    def _write(self, data: bytes, at: int) -> None:
+        if os.pwrite(self._descriptor, data, at) != len(data):
+            raise OSError(0, "there is no space left on its disk")
 
 
-def _rests(rest: Sequence[Any], now: float, wall: float) -> bool:
-    """Whether a record says nothing any more, by both clocks."""
-    boot, since_boot, unix, keep = rest
-    return bool(wall - unix > keep and (boot != _BOOT or now - since_boot > keep))
+def _kept(record: Record, pair: bytes, place: int, about: About, now: float, wall: float) -> Value | None:
+    """The value of a record, as if the machine had not been started anew since; None: it says nothing any more."""
+    kind, _, _, boot, _, written, _ = about
+    if kind != record.kind:
+        if _rests(pair, wall):
+            return None
+        raise OSError(0, "another kind of limit has that name in it. Give each a name of its own")
+    value: Value = record.value.unpack_from(pair, place + _VALUE)
+    if boot == _BOOT or record.wall:
+        return value
+    if record.told is not None:
+        raise OSError(0, "another machine uses it too, by another clock. Use a file on a local disk")
+    return (value[0], now - max(wall - written, 0.0), *value[2:])
 
 
-def _newest(data: bytes) -> tuple[int, Body | None]:
+def _rests(pair: bytes, wall: float) -> bool:
+    """Whether neither copy says anything any more, by both clocks."""
+    for at in (0, _COPY):
+        *_, boot, since_boot, unix, keep = _ABOUT.unpack_from(pair, at + _CHECK.size)
+        if wall - unix <= keep or (boot == _BOOT and time.monotonic_ns() / 1000 - since_boot <= keep):
+            return False
+    return True
+
+
+def _newest(pair: bytes) -> tuple[int, About | None]:
     """The newer sound copy of a record: its place, and what it says; None: none was written. Raises OSError for a damaged record."""
-    if data == _EMPTY:
+    if pair == _EMPTY:
         return _COPY, None
-    place = _COPY if _NUMBER.unpack_from(data, _COPY) > _NUMBER.unpack_from(data) else 0
+    place = _COPY if _NUMBER.unpack_from(pair, _COPY) > _NUMBER.unpack_from(pair) else 0
     for each in (place, _COPY - place):
-        if _CHECK.unpack_from(data, each)[0] == crc32(data[each + 4 : each + _COPY]):
-            return each, _BODY.unpack_from(data, each + 4)
-    if not _EMPTY.startswith((data[:_COPY], data[_COPY:])):
+        if _CHECK.unpack_from(pair, each)[0] == crc32(pair[each + _CHECK.size : each + _COPY]):
+            return each, _ABOUT.unpack_from(pair, each + _CHECK.size)
+    if not _EMPTY.startswith((pair[:_COPY], pair[_COPY:])):
         raise OSError(0, "it is damaged. Remove it, and all limits in it begin anew")
     return _COPY, None  # it was torn as the first
 
 
-def _write(descriptor: int, data: bytes, at: int) -> None:
-    if os.pwrite(descriptor, data, at) != len(data):
-        raise OSError(0, "there is no space left on its disk")
-
-
 def _boot() -> bytes:
     """What differs whenever the machine was started anew."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-            text = file.read()
-    except OSError:
-        import subprocess
+    text = b""
+    with suppress(OSError):
+        if sys.platform == "darwin":
+            import subprocess
 
-        try:
-            text = subprocess.run(["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, check=False).stdout  # macOS
-        except OSError:
-            text = b""
+            text = subprocess.run(["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, check=False).stdout
+        else:
+            with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+                text = file.read()
     return blake2b(text, digest_size=8).digest()
 
 

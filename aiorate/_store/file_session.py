@@ -80,14 +80,12 @@ class FileSession(Talk):
     def _ask(self, now: int, runs: Runs, within: float = -1.0, gone: int = 0) -> None:
         """Ask for these, and tell what is untold; see `Talk._ask_for`. Raises EngineUnavailable."""
         pool, node, record, asked = self._pool, self._node, self._record, self._unix(now)
-        sent, numbers = self._ask_for(runs, within, asked - record.heard, int(asked * US), gone)
+        sent, question = self._ask_for(runs, within, asked - record.heard, int(asked * US), gone)
 
         def decide(kept: Value | None, at: float) -> tuple[Answer, Value | None, float]:
-            found = Answering(at, numbers, kept, record.told, gone > 0 and kept == self._booked)
-            answer, keep = found.answer, found.keep
-            value = tuple(answer.numbers) if keep >= 0 else None
-            self._booked = value or self._booked  # here: another thread may write as soon as this is over
-            return answer, value, keep
+            found = Answering(at, question, kept, record.told, gone > 0 and kept == self._booked)
+            self._booked = tuple(found.answer.numbers)  # here: another thread may write as soon as this is over
+            return found.answer, self._booked, found.keep
 
         try:
             answer = self._record.file.ask(record, asked, decide, patient=not node.line.is_waited_in)

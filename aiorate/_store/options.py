@@ -11,7 +11,7 @@ from aiorate._rate import Rate, duration_to_ns, exact
 from aiorate._schedulers.calendar_window import CalendarWindow
 from aiorate._schedulers.interface import check_permits
 from aiorate._schedulers.token_bucket import TokenBucket
-from aiorate._store.slots import Part, check_memory
+from aiorate._store.slots import MS, Part, check_memory
 from aiorate._store.store import check_source
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 _POLICIES = ("raise", "wait", "local", "open")
-_SHORTEST_SLACK_NS = 1_000_000
 _MOST_PERMITS = 10**15
 """What a store counts exactly."""
 
@@ -48,17 +47,15 @@ class Terms:
     ) -> None:
         check_source(source, alone=scope == "process")
         check_name(call, name)
-        self.kind, self.call = kind, method
-        """The kind of limit, as the value of the key has it; and what errors name."""
-        self.horizon: int = duration_to_ns(horizon, f"{call}(horizon)")
-        """How far ahead all processes together aim to book."""
-        self.lease: int = duration_to_ns(lease, f"{call}(lease)")
-        """How far ahead slots are taken that nobody asked for yet; 0: not at all."""
-        self.slack: int = duration_to_ns(slack, f"{call}(slack)")
-        """How late a slot may be used, ..."""
+        self.source, self.kind, self.call = source, kind, method
+        """Where to ask; the kind of limit, as the value of the key has it; and what errors name."""
+        durations = {"horizon": horizon, "lease": lease, "slack": slack, "grace": grace}
+        self.horizon, self.lease, self.slack, self.grace = [duration_to_ns(each, f"{call}({of})") for of, each in durations.items()]
+        """How far ahead all processes together aim to book; how far ahead slots are taken that nobody asked for yet, or 0; how late a slot
+        may be used; and how long an outage may take until the policy decides."""
         self.late: int = max(self.slack, self.lease)
-        """... and one that was taken ahead."""
-        if self.late < _SHORTEST_SLACK_NS:
+        """How late a slot may be used that was taken ahead."""
+        if self.late < MS:
             raise ValueError(
                 f"{call}(slack={slack!r}) must be at least 0.001 seconds, because no event loop uses a permit at its very instant. 0.005 is"
                 " the default."
@@ -67,14 +64,11 @@ class Terms:
             raise ValueError(f"{call}(horizon={horizon!r}) must be more than 0 seconds.")
         if policy not in _POLICIES:
             raise ValueError(f"{call}(on_unavailable) must be one of {', '.join(_POLICIES)}, not {policy!r}.")
-        if policy == "local" and share is None:
-            raise ValueError(f"{call}(on_unavailable='local') needs local_share: this process's part of the rate, such as 0.25 of 4.")
-        if policy != "local" and share is not None:
-            raise ValueError(f"{call}(local_share) is for on_unavailable='local'; the policy is {policy!r}.")
-        self.policy, self.grace = policy, duration_to_ns(grace, f"{call}(grace)")
-        """What happens in an outage, once it has taken so long."""
+        if (policy == "local") is (share is None):
+            raise ValueError(f"{call}(): on_unavailable='local' needs local_share, its part of the rate, and no other policy has it.")
+        self.policy = policy
         self.share: Fraction = Fraction(1) if share is None else Fraction(*exact(share, f"{call}(local_share)"))
-        """This process's part of the limits then."""
+        """This process's part of the limits with the policy "local"."""
         if not 0 < self.share <= 1:
             raise ValueError(f"{call}(local_share={share!r}) must be more than 0 and at most 1.")
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_permits, check_window
-from aiorate._store.slots import MOST_NS, US, Found, Hand, Level, Part, Run, check_memory
+from aiorate._store.slots import MOST_NS, UNKNOWN, US, Hand, Level, Part, Run, check_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.calendar_window import CalendarWindow
     from aiorate._schedulers.interface import Standing
+    from aiorate._store.slots import Found
 
 
 _LOOK_AGAIN_NS = 20_000_000
@@ -63,7 +64,7 @@ class Pool(Scheduler):
         # Set by whoever fills it.
         self.wanted: Callable[[int], bool] = _nobody  # told that slots may be wanted; whether they are on their way then
         self.corrected: Callable[[bool], object] = _nobody  # told that the store has something to hear; True: at once
-        self.levels: Sequence[Level | None] = [None] * len(parts)  # what the store said last of each dimension; None: nothing
+        self.levels: Sequence[Level] = [UNKNOWN] * len(parts)  # what the store said last of each dimension
         self.asked: bool = False  # whether slots are on their way
         self.look_at: int | None = None  # before that instant the store has nothing for the first in line; None: ask it
         self.asks_below: int = -1  # slots are wanted once a grant leaves so few; -1: only when a request is refused
@@ -79,7 +80,7 @@ class Pool(Scheduler):
     def lacks(self, permits: Permits, now: int) -> bool:
         """Whether there are not enough slots in hand for that request."""
         need = self.need(permits)
-        return any(need) and self.hand.find(need, self._lapsed(need, now)).last is None
+        return any(need) and self.hand.find(need, self._lapsed(need, now))[1] is None
 
     # What the session does.
 
@@ -95,9 +96,12 @@ class Pool(Scheduler):
         first, *times = [now + ceil(us * US) for us in starts]
         paces = [(at, part.rate.permits, part.rate.period_ns * of) for at, part, of in zip(times, parts, need, strict=True) if of]
         costs = [part.time_of(of) for part, of in zip(parts, need, strict=True)]
+        slowest, late = costs.index(max(costs)), self.late_of(need, parts)
+        if self.unit and times[slowest] == max(times):  # it rules them all, and single permits may be as late as by that rate alone
+            late = self.late_of((1,), (parts[slowest],))
         if all(first > at for at, _, _ in paces):
             paces.append((first, 1, 0))
-        return Run(need, n, self.late_of(need, parts), paces, (place - 1, costs.index(max(costs))))
+        return Run(need, n, late, paces, (place - 1, slowest))
 
     def clear(self) -> list[Run]:
         """Give up all slots in hand. Returns them."""
@@ -133,8 +137,10 @@ class Pool(Scheduler):
         """Nothing is on its way: tell when slots are wanted."""
         self.asked, self.look_at = False, None
 
-    def want(self, now: int) -> None:
-        """Tell that slots are wanted, unless they are on their way, or the store has nothing before a known instant."""
+    def _want(self, now: int, need: tuple[int, ...] | None = None) -> None:
+        """Tell that slots are wanted, unless they are on their way, or the store has nothing before a known instant. ``need``: of a request
+        that lacks some."""
+        self.refused = need
         if not self.asked and (self.look_at is None or now >= self.look_at):
             self.look_at = None
             self.asked = self.wanted(now) or self.asked
@@ -145,7 +151,7 @@ class Pool(Scheduler):
         hand = self.hand
         if permits is _ONE and self.unit and type(now) is int:  # as most are
             if not hand.runs and not self.outage:
-                self._refuse(self.need(1), now)  # which may get some
+                self._want(now, self.need(1))  # which may get some
                 if not hand.runs:
                     return self._look_again(now)
             if hand.runs and (run := hand.runs[0]).due <= now <= run.due + run.late:
@@ -175,7 +181,7 @@ class Pool(Scheduler):
                 hand.add(Run(rest, 1, last.late, [(at, 1, 0)]))
             self._counted(size, now)
         elif self.answer_ns and (self.unit or hand.count <= self.asks_below or hand.last_due() <= now + self.answer_ns):
-            self._refuse(need, now)
+            self._want(now, need)
         return at
 
     def _find(self, need: tuple[int, ...], now: int) -> Found:
@@ -185,9 +191,9 @@ class Pool(Scheduler):
                 self.hand.remove(lapsed)
                 self._spilled += lapsed * self.rate.period_ns // self.rate.permits if self.unit else 0  # pyright: ignore[reportIncompatibleMethodOverride]
             found, had = self.hand.find(need), self.hand.count
-            if asked or found.last is not None:
+            if asked or found[1] is not None:
                 break
-            self._refuse(need, now)
+            self._want(now, need)
             if self.error is not None:
                 raise type(self.error)(*self.error.args) from self.error.__cause__  # one for all would collect the frames of them all
             if self.hand.count <= had:  # else it was answered already: by "local", or by a file
@@ -218,21 +224,17 @@ class Pool(Scheduler):
         elif self.calendar is None:  # larger amounts are owed
             together = tuple([min(own, part.burst) + its for own, its, part in zip(need, before, self.parts, strict=True)])
         levels = zip(self.parts, self.levels, need, together, strict=True)
-        dues = [level.due(part, of, now) if level is not None and own else now for part, level, own, of in levels]
+        dues = [level.due(part, of, now) if own else now for part, level, own, of in levels]
         at = max(now + self.answer_ns, self.look_at or now)
         if max(dues) > at and not self.unit:
             self.waits_for = dues.index(max(dues))
         return max(at, *dues)
 
-    def _refuse(self, need: tuple[int, ...], now: int) -> None:
-        self.refused = need
-        self.want(now)
-
     def _counted(self, size: int, now: int) -> None:
         self.spent += size
         self.refused = None
         if self.hand.count <= self.asks_below:
-            self.want(now)
+            self._want(now)
 
     def _lapsed(self, need: tuple[int, ...], now: int) -> int:
         """How many slots, the first in hand, have lapsed for such a request.
@@ -299,34 +301,21 @@ class Pool(Scheduler):
         """Follow a pause: the limiter's time stood still for ``ns``, and the store's did not."""
         for run in self.hand.runs:
             run.shift(ns)
-        self.levels = [level and Level(level.full - ns, level.used, level.ends and level.ends - ns) for level in self.levels]
+        self.levels = [Level(level.full - ns, level.used, level.ends and level.ends - ns) for level in self.levels]
         self.look_at = None if self.look_at is None else self.look_at - ns
-
-    def reset(self, now: int) -> None:
-        """Raises RuntimeError: the store knows of all grants, for all processes."""
-        raise RuntimeError("reset(): other processes share this limit and remember it. Use another name.")
 
     # Looking.
 
     def _standings(self, now: int) -> list[Standing]:
-        """For each rate, with the burst of all processes together: the slots in hand that are due and those that the store had free when it
-        answered last."""
-        lacks = self.outage in ("raise", "wait")
-        full = self.outage == "open" or (not self.outage and None in self.levels)
-        due = self.available(now) if self.unit else 0
+        """The burst of all processes; the slots in hand that are due, and those that the store had free when it answered last."""
+        due = max(self.hand.by(now) - self._lapsed(self.need(1), now), 0) if self.unit else 0
         told: list[Standing] = []
         for part, level in zip(self.parts, self.levels, strict=True):
-            known = (part.burst, now) if full else (0, NOBODY_KNOWS) if lacks or level is None else level.standing(part, due, now)
+            known = level.standing(part, due, now)
+            if self.outage:
+                known = (part.burst, now) if self.outage == "open" else (0, NOBODY_KNOWS)
             told.append((part.burst, part.rate, *known))
         return told
-
-    def available(self, now: int) -> int:
-        """The number of slots in hand that are due."""
-        return max(self.hand.by(now) - self._lapsed(self.need(1), now), 0)
-
-    def lag(self, now: int) -> int:
-        """How late (ns) the first slot in hand is."""
-        return max(now - self.hand.runs[0].due, 0) if self.hand.runs else 0
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """Of all processes together: b + R (W + late) of each rate, or n for each window of the calendar that one may touch.
@@ -336,8 +325,11 @@ class Pool(Scheduler):
         check_window(window, largest)
         if self.calendar is not None:
             return self.calendar.bound(window, largest)
-        late = self.late_of(self.need(1), self.parts)
-        return min([part.burst + part.rate._permits_in(window + late) for part in self.parts]) + (largest if largest > 1 else 0)
+        lates = [(part, self.late_of((1,), (part,))) for part in self.parts]
+        longest = max([late for _, late in lates])
+        # A slot that a slower rate delayed may be later than those of a faster one, and there is one at a time.
+        most = min([part.burst + part.rate._permits_in(window + late) + (longest > late) for part, late in lates])
+        return most + (largest if largest > 1 else 0)
 
     def _rested(self, now: int) -> bool:
         """Whether nothing is in hand, on its way, or to be told."""

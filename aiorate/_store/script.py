@@ -229,6 +229,8 @@ class Question(NamedTuple):
     seat: float = 0  # the end of the window at which the client has a seat in the next one; 0: it has none
     gone: int = 0  # 1: what comes back counts only if nobody has asked since
     margin: float = 0  # how long before its end a window grants nothing more, beside the time of an answer
+    limits: Sequence[Sequence[float]] = ()  # the `row` of each dimension
+    runs: Sequence[tuple[float, Sequence[float]]] = ()  # how many requests, of which amounts; none above `MOST`
 
 
 class Answer(NamedTuple):
@@ -248,14 +250,10 @@ def row(part: Part, more: int, edges: Sequence[int] = ()) -> list[float]:
     return [part.every_us, part.burst, max(min(more, MOST), -MOST), *([edge / 1000 for edge in edges] or [0.0] * 4)]
 
 
-def numbers_of(question: Question, limits: Sequence[Sequence[float]], runs: Sequence[tuple[int, Sequence[float]]]) -> list[float]:
-    """The first argument of the script, as numbers. Of each dimension: every, burst, correction, four edges."""
-    rows = [*limits, *[[min(number, MOST) for number in (n, *amounts)] for n, amounts in runs]]
-    return [*question, len(limits), *chain.from_iterable(rows)]
-
-
-def pack(numbers: Sequence[float]) -> bytes:
+def pack(question: Question) -> bytes:
     """The first argument of the script."""
+    *head, limits, runs = question
+    numbers = [*head, len(limits), *chain(*limits), *chain(*[(n, *amounts) for n, amounts in runs])]
     return pack_numbers(f"<{len(numbers)}d", *numbers)
 
 

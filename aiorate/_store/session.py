@@ -6,22 +6,22 @@ The wall clock of this machine decides nothing: the store says what time it is, 
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiorate._errors import EngineUnavailable
 from aiorate._events import Event
 from aiorate._loops.table import running_loop
 from aiorate._rate import NS_PER_SECOND, ns_to_seconds
+from aiorate._schedulers.amounts import count_of
 from aiorate._store.client import client_of
 from aiorate._store.failures import Refusal
 from aiorate._store.script import FORM, MOST_RUNS, pack, read_answer
-from aiorate._store.slots import US
+from aiorate._store.slots import UNKNOWN, US
 from aiorate._store.talk import FLUSH_NS, Sent, Talk
 from aiorate._store.twin import Local
+from aiorate._tree.refusals import too_long
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aiorate._loops.loop import Ticket
     from aiorate._schedulers.amounts import Permits
     from aiorate._store.client import StoreClient
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from aiorate._store.store import Asked
     from aiorate._store.talk import Runs
     from aiorate._tree.limit import Limit
-    from aiorate._tree.refusals import Refusals
 
 
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
@@ -50,29 +49,27 @@ class StoreSession(Talk):
     once: it stands in line for one answer, which grants or refuses it.
     """
 
-    def __init__(self, source: object, key: str, node: Limit, pool: Pool, terms: Terms) -> None:
-        self.key: str = key
-        """Of the store."""
+    def __init__(self, node: Limit, pool: Pool, terms: Terms) -> None:
         self.client: StoreClient | None = None
         """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
-        self._source, self._terms = source, terms
+        self._terms = terms
         self._sent: Sent | None = None  # the question under way
         self._told: str = ""  # the value of the key when the store answered last, ...
         self._told_at: int = 0  # ... and the reading then
-        self._clock: int | None = None  # what the store's clock is ahead of readings; None: it has not said
+        # What the store's clock is ahead of readings. Until it has said so, the machine's clock is as good a guess as any.
+        self._clock: int = 0 if pool.calendar is None else pool.calendar._origin
         self._came: int = 0  # how many slots came last
-        self._lost_at: int | None = None  # the reading at the first call without an answer; None: the store answers
+        self._lost: tuple[int, Unreachable] | None = None  # the reading at the first call without an answer, and what failed last
         self._degraded: bool = False  # whether that has gone on for longer than the grace
-        self._failure: Unreachable | None = None  # the last one
         self._local: Local | None = None  # the store meanwhile, by the policy "local"
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._asked: list[Ticket] = []  # the requests that the question under way is for, if they ask once
         super().__init__(node, pool, terms.horizon, terms.lease if pool.unit else 0, terms.slack)  # of reservations, nothing is taken ahead
 
     @property
-    def run(self) -> Callable[..., Any]:
-        """Calls a function in a decision of the limit."""
-        return self._node.tree.run
+    def key(self) -> str:
+        """Of the store."""
+        return f"aiorate:{self._node.name}"
 
     # What the pool and the node tell.
 
@@ -96,7 +93,7 @@ class StoreSession(Talk):
         runs, within = self._wants()
         if runs:
             sent = Sent(self._node.read(), self._node.now(), runs, local.parts, within >= 0)
-            answer = local.ask(self._question(runs, within), runs, sent.at)
+            answer = local.ask(self._question(runs, within), sent.at)
             self._book(answer, sent, sent.now)
             self._refuse(self._over(answer, sent.whole))
 
@@ -106,11 +103,7 @@ class StoreSession(Talk):
 
     @property
     def on_demand(self) -> bool:
-        return not self._lease
-
-    def pausing(self, ns: int) -> None:
-        super().pausing(ns)
-        self._refuse()
+        return not (self._lease and self._open)
 
     def moved(self) -> None:
         """The event loop is gone, or another one is used, which may have asked already."""
@@ -135,7 +128,6 @@ class StoreSession(Talk):
         """No client asks any more."""
         self._no_timer()
         self._unanswered()
-        self._refuse()
         self.client = None
         self._pool.unanswered()
 
@@ -152,10 +144,9 @@ class StoreSession(Talk):
 
     def _wake(self) -> None:
         """Have the client ask that is the right one here."""
-        if self.client is not None and not self.client.here:
-            self._forget()
+        self.moved()
         if self.client is None:
-            self.client = client_of(self._source, self.key, self._node.tree.threads)
+            self.client = client_of(self._terms.source, self.key, self._node.tree.threads)
             self._node.tree.add(self._node)
         self.client.wake(self)
 
@@ -165,15 +156,12 @@ class StoreSession(Talk):
         Slots that the first in line gathers, if it is for several permits, do not count as left.
         """
         pool, hand, first = self._pool, self._pool.hand, self._first() or 1
-        if not hand.count:
-            return False
-        ready = pool.usable(first if isinstance(first, int) else 1, now)
-        if isinstance(first, int) and pool.unit and ready < first:
+        if not pool.unit:
+            return bool(hand.count) and not self._uncovered(now)
+        ready = pool.usable(count_of(first), now)
+        if ready < count_of(first):
             ready = hand.count - hand.by(now)
-        most = 2 * ready > self._came and hand.last_due() > now + pool.answer_ns
-        if pool.unit:
-            return most
-        return (most and pool.calendar is None and not pool.lacks(first, now)) or not self._uncovered(now)
+        return 2 * ready > self._came and hand.last_due() > now + pool.answer_ns
 
     def _wants(self) -> tuple[Runs, float]:
         """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""
@@ -186,7 +174,7 @@ class StoreSession(Talk):
     def question(self) -> Asked | None:
         """What to ask now; None: nothing."""
         node, reading, closed = self._node, self._node.read(), self._node.closed
-        if closed and self._lost_at is not None:
+        if closed and self._lost is not None:
             return None
         self._unanswered()
         runs, within = ([], -1.0) if closed or node.held_at is not None else self._wants()
@@ -195,25 +183,20 @@ class StoreSession(Talk):
         if not (super().busy or runs or gone or probes or (node.held_at is not None and node.first() is not None)):
             self._nothing_to_ask()
             return None
-        # Until the store has said what time it is, the machine's clock is as good a guess as any.
-        calendar, unix = self._pool.calendar, 0
-        if calendar is not None:
-            unix = (calendar._origin if self._clock is None else self._clock) + reading
-            unix = min(max(unix, 3 * calendar.rate.period_ns), _LATEST_UNIX_NS)
+        unix = min(max(self._clock + reading, 3 * self._pool.rate.period_ns), _LATEST_UNIX_NS)
         self._sent, asked = self._ask_for(runs, within, (reading - self._told_at) / US, unix, 0 if any(self._pool.corrections) else gone)
         return self.key.encode(), [pack(asked), self._told or f"{FORM} {self._terms.kind}"]  # whatever encoding the client has
 
     def _nothing_to_ask(self) -> None:
         pool, node = self._pool, self._node
-        if self._degraded:  # requests wait until it is known whether the store answers
+        if not self._degraded:
+            self._lost = None
+        elif self._local is None or not self._lease:  # requests wait until it is known whether the store answers
             pool.outage, pool.error = "", None
-        else:
-            self._lost_at = None
         pool.asked = False
         first = self._first()
         if first and pool.lacks(first, node.now()):
             node.changed()  # nothing is on its way that would wake it
-        self._refuse()
 
     # What the client hears.
 
@@ -244,7 +227,7 @@ class StoreSession(Talk):
         self._book(answer, sent, received - node.offset)
         if answer.runs:
             self._came = sum([n for n, _, _ in answer.runs])
-            if self._lease or not pool.unit:
+            if self._lease:
                 pool.asks_below = self._came // 2
         self._restored()
         if self._news:
@@ -256,26 +239,24 @@ class StoreSession(Talk):
             if not pool.unit and pool.hand.count:
                 self._later(FLUSH_NS)
 
-    def unreachable(self, failure: Unreachable, silent: float) -> None:
-        """The store did not answer, and had not for ``silent`` seconds before the question."""
+    def unreachable(self, failure: Unreachable, silent: float) -> bool:
+        """The store did not answer, and had not for ``silent`` seconds before the question. Returns whether to ask again."""
         sent = self._sent
-        if sent is None:
-            return
-        self._unanswered()
-        if self._lost_at is None:
-            self._lost_at = sent.at - round(silent * NS_PER_SECOND)
-        self._failure = failure
-        self._go_by_policy()
-        self._refuse()
+        if sent is not None:
+            self._unanswered()
+            self._lost = sent.at - round(silent * NS_PER_SECOND) if self._lost is None else self._lost[0], failure
+            self._go_by_policy()
+            self._refuse(self._once())
+        return not self._node.closed
 
     def _go_by_policy(self) -> None:
         """In an outage: the policy decides after the grace."""
-        node, pool, policy, failure = self._node, self._pool, self._terms.policy, self._failure
-        if self._lost_at is None or failure is None:
+        if self._lost is None:
             return
+        node, pool, policy, (since, failure) = self._node, self._pool, self._terms.policy, self._lost
         text = str(failure).rstrip(".")
         if not self._degraded:
-            left = self._lost_at + self._terms.grace - node.read()
+            left = since + self._terms.grace - node.read()
             if left > 0:
                 self._later(left)
                 return
@@ -291,17 +272,17 @@ class StoreSession(Talk):
             pool.error = self._error(text, failure)
         elif policy == "local" and self._local is None:
             self._local = Local(pool.parts, self._terms.share)
-            pool.levels = [None] * len(pool.parts)
+            pool.levels = [UNKNOWN] * len(pool.parts)
         node.changed()
 
     def _restored(self) -> None:
         """The store can be reached. What was granted here in an outage is charged, at most a share of the burst."""
-        if self._lost_at is None:
+        if self._lost is None:
             return
-        node, pool, local, length = self._node, self._pool, self._local, self._node.read() - self._lost_at
+        node, pool, local, length = self._node, self._pool, self._local, self._node.read() - self._lost[0]
         if self._degraded:
             node.tell(Event("restored", node.name, seconds=ns_to_seconds(length)))
-        self._lost_at, self._degraded, self._failure, self._local, pool.outage, pool.error = None, False, None, None, "", None
+        self._lost, self._degraded, self._local, pool.outage, pool.error = None, False, None, "", None
         if local is not None:
             bursts = [int(part.burst * self._terms.share) if part.burst > 1 else 0 for part in pool.parts]
             owed = [min(spent, burst) for spent, burst in zip(local.spent, bursts, strict=True)]
@@ -323,23 +304,19 @@ class StoreSession(Talk):
 
     # Requests that ask once.
 
-    def once(self, permits: Permits, most_ns: int, refusals: Refusals) -> tuple[int, int] | None:
-        """See `Provider.once`: a request that may wait for less than an answer takes. Below a limit that has to be asked too, none does.
-
-        Refused are those that get no answer, find others in line, or come before the next slot that is known.
-        """
-        node, pool = self._node, self._pool
+    def once(self, permits: Permits, most_ns: int) -> tuple[int, int] | None:
+        """Not below a limit that has to be asked as well, nor if others wait, the next slot is known, or the store is lost."""
+        node, pool, now = self._node, self._pool, self._node.now()
         if most_ns >= max(pool.answer_ns, 1) or node.above_on_demand():
             return None
         if self._told_at < node.read() - _FRESH_NS:  # permits may have come back since
-            pool.levels = [None] * len(pool.parts)
-        wait = node.wait_for(permits, node.now())
-        lost = self._lost_at is not None and not self._degraded
+            pool.levels = [UNKNOWN] * len(pool.parts)
+        wait = node.wait_for(permits, now)
+        lost = not self._open or pool.outage == "wait" or node.held_at is not None or (self._lost is not None and not self._degraded)
         behind = node.line.is_waited_in and not self._once()
-        late = wait is None or wait > (_ONCE_NS if pool.lacks(permits, node.now()) else self._slack)
-        if lost or behind or late or not self._open or pool.outage == "wait" or node.held_at is not None:
+        if lost or behind or wait is None or wait > (_ONCE_NS if pool.lacks(permits, now) else self._slack):
             node.wait_counters.refused += 1
-            raise refusals.too_long(node, permits, most_ns, wait)
+            raise too_long(permits, most_ns, wait)
         return _ONCE_NS, _SINCE + most_ns
 
     def _once(self) -> list[Ticket]:
@@ -350,13 +327,8 @@ class StoreSession(Talk):
 
     def _lacking(self) -> list[Ticket]:
         """Those for which there are not enough slots."""
-        pool, once = self._pool, self._once()
-        have = pool.hand.amounts(1 if pool.unit else len(pool.parts), self._node.now()) if once else []
-        for place, ticket in enumerate(once):
-            have = [own - of for own, of in zip(have, pool.need(ticket.wanted), strict=True)]
-            if min(have) < 0:
-                return once[place:]
-        return []
+        lacking = self._uncovered(self._node.now()) if self._once() else []
+        return [ticket for ticket in lacking if ticket.since >= _SINCE]
 
     def _over(self, answer: Answer, whole: bool) -> list[Ticket]:
         """Those that were asked for, and get nothing by that answer."""
@@ -364,11 +336,9 @@ class StoreSession(Talk):
             return [ticket for ticket, run in zip(self._asked, answer.runs, strict=False) if not run[0]]
         return [ticket for ticket in self._lacking() if ticket in self._asked]
 
-    def _refuse(self, over: list[Ticket] | None = None) -> None:
-        """Those are not granted; by default, all in line."""
-        over = self._once() if over is None else over
+    def _refuse(self, over: list[Ticket]) -> None:
         if over:
-            self._node.expire((ticket, ticket.since - _SINCE, self._node.refusals) for ticket in over if not (ticket.left or ticket.done()))
+            self._node.expire((ticket, ticket.since - _SINCE) for ticket in over if not (ticket.left or ticket.done()))
 
     # Later.
 
@@ -392,10 +362,10 @@ class StoreSession(Talk):
 
         No task, no timer, and no connection that was opened here is left.
         """
-        client = self.run(lambda: self.client if self.client is not None and self.client.here else None)
-        if client is not None:
+        client = self.client
+        if client is not None and client.here:
             await client.detach(self)
-        self.run(self._leave)
+        self._node.tree.run(self._leave)
 
     def _leave(self) -> None:
         if self._node.closed:  # and not opened again meanwhile

@@ -77,8 +77,12 @@ class Level(NamedTuple):
         return max(self.used - passed * part.burst, 0), self.ends + passed * part.rate.period_ns
 
 
+UNKNOWN = Level(-MOST_NS)
+"""The store has said nothing: it may be full."""
 Pace = tuple[int, int, int]
 """Since that instant, so many permits in so many ns."""
+Found = tuple[int, "Run | None", int, tuple[int, ...]]
+"""When slots for a request are due; the last run of these, or None if there are not enough; how many they are; what is too much."""
 
 
 class Run:
@@ -173,7 +177,7 @@ class Hand:
         """The next slots after ``skip`` others that have these amounts."""
         runs = self.runs
         if not skip and runs and runs[0].amounts == need:  # as most are
-            return Found(runs[0].due, runs[0], 1)
+            return runs[0].due, runs[0], 1, ()
         at, count, lacks = 0, 0, need
         for run in runs:
             if skip >= run.left:
@@ -184,22 +188,13 @@ class Hand:
             at, count = max(at, run.at(run.i + skip + these - 1)), count + these
             lacks, skip = tuple([lack - these * of for lack, of in zip(lacks, run.amounts, strict=True)]), 0
             if max(lacks) <= 0:
-                return Found(at, run, count, tuple([-lack for lack in lacks]))
-        return Found(at)
+                return at, run, count, tuple([-lack for lack in lacks])
+        return at, None, 0, ()
 
     def amounts(self, dimensions: int, now: int) -> list[int]:
         """The sum of each dimension, but for slots that have lapsed."""
         left = [(run.left - run.lapsed(now), run.amounts) for run in self.runs]
         return [sum([count * amounts[j] for count, amounts in left]) for j in range(dimensions)]
-
-
-class Found(NamedTuple):
-    """Slots in hand for a request."""
-
-    at: int  # when all of them are due
-    last: Run | None = None  # the last run of these; None: there are not enough
-    slots: int = 0  # how many they are
-    rest: tuple[int, ...] = ()  # what they have too much
 
 
 def _due(run: Run) -> int:

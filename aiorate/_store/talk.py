@@ -12,12 +12,12 @@ from contextlib import suppress
 from itertools import chain, groupby, islice
 from math import ceil
 from random import getrandbits
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 from aiorate._rate import NS_PER_SECOND
 from aiorate._schedulers.amounts import count_of
-from aiorate._store.script import HEAD, MOST, MOST_RUNS, OF_RATE, Question, numbers_of, row
+from aiorate._store.script import HEAD, MOST, MOST_RUNS, OF_RATE, Question, row
 from aiorate._store.slots import MOST_NS, MS, US, Level, Run, check_pause
 from aiorate._tree.provider import Provider
 
@@ -94,24 +94,25 @@ class Talk(Provider):
         first = self._node.first()
         return 0 if first is None else first.wanted
 
-    def _uncovered(self, now: int) -> list[tuple[int, ...]]:
+    def _uncovered(self, now: int) -> list[Any]:
         """The first requests for which there are not enough slots, of those in line in about the order of service."""
         pool, line, first = self._pool, self._node.line, self._node.first()
         below = sorted([limit for _, limit in line.below()], key=lambda limit: limit is not first)
-        waiting = chain([limit.wanted for limit in below], (ticket.wanted for ticket in line if not ticket.cancelled()))
-        needs = [*islice((need for permits in waiting if any(need := pool.need(permits))), 2 * MOST_RUNS)]
-        have = pool.hand.amounts(len(pool.parts), now)
-        for place, need in enumerate(needs):
-            have = [own - of for own, of in zip(have, need, strict=True)]
+        waiting = chain(below, (ticket for ticket in line if not ticket.cancelled()))
+        some = [*islice((each for each in waiting if any(pool.need(each.wanted))), 2 * MOST_RUNS)]
+        have = pool.hand.amounts(1 if pool.unit else len(pool.parts), now)
+        for place, each in enumerate(some):
+            have = [own - of for own, of in zip(have, pool.need(each.wanted), strict=True)]
             if min(have) < 0:
-                return needs[place:]
+                return some[place:]
         return []
 
     def _lack(self) -> Runs:
         """The runs to ask for: those of the requests in line, and with a lease of those to come."""
         pool, now = self._pool, self._node.now()
         if not pool.unit:
-            return [(len([*same]), need) for need, same in groupby(self._uncovered(now))][:MOST_RUNS]
+            needs = [pool.need(each.wanted) for each in self._uncovered(now)]
+            return [(len([*same]), need) for need, same in groupby(needs)][:MOST_RUNS]
         first, waiting = count_of(self._first()), self._node.permits_in_line()
         ready = pool.usable(first or 1, now)
         expected = self._expected(first, waiting) if self._lease else 0
@@ -148,7 +149,7 @@ class Talk(Provider):
             self._news = [at for at in self._news if not at or at > reading]
         return bool(self._news) or any(self._pool.corrections)
 
-    def _ask_for(self, runs: Runs, within: float, age: float, unix: int, gone: int = 0) -> tuple[Sent, list[float]]:
+    def _ask_for(self, runs: Runs, within: float, age: float, unix: int, gone: int = 0) -> tuple[Sent, Question]:
         """What to ask for these requests, and to tell. ``unix`` is the time, in ns; an ``age`` ago the store said something, in us.
 
         Each of them is granted if it is due ``within`` so many us, whole or not at all; -1: at any time. The last slots in hand come back
@@ -161,8 +162,8 @@ class Talk(Provider):
         since = 0.0 if oldest is None else max(now - oldest - _ROUGHLY_NS, 0) / US
         edges = () if pool.calendar is None else self._windows(pool.parts[0], unix)
         rows = [row(part, own - gone, edges) for part, own in zip(pool.parts, more, strict=True)]
-        numbers = numbers_of(self._question(runs, within, pause, age, since, int(gone > 0)), rows, runs)
-        return Sent(reading, now, runs, pool.parts, within >= 0, more, oldest, news), numbers
+        question = self._question(runs, within, pause, age, since, int(gone > 0))._replace(limits=rows)
+        return Sent(reading, now, runs, pool.parts, within >= 0, more, oldest, news), question
 
     def _question(self, runs: Runs, within: float, pause: float = -1.0, age: float = 0.0, oldest: float = 0.0, gone: int = 0) -> Question:
         pool, horizon, reach, took = self._pool, self._horizon / US, MOST, self._pool.answer_ns
@@ -171,7 +172,8 @@ class Talk(Provider):
             horizon = min(horizon, max(_CHUNK * max(costs, default=0.0), _SHORTEST_US))
             reach = max(horizon, took / US)
         far = took / US if took > 1 else -1.0
-        return Question(pause, horizon, reach, within, age, self._number, oldest, far, self._seat, gone, self._slack / US)
+        capped = [(min(n, MOST), [min(of, MOST) for of in need]) for n, need in runs]
+        return Question(pause, horizon, reach, within, age, self._number, oldest, far, self._seat, gone, self._slack / US, (), capped)
 
     def _windows(self, part: Part, unix: int) -> list[int]:
         """The edges of the present window and of the next two; Unix times in ns."""

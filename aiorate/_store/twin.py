@@ -10,7 +10,7 @@ from math import floor, sqrt
 from typing import TYPE_CHECKING
 
 from aiorate._rate import Rate
-from aiorate._store.script import HEAD, MOST, OF_RATE, OF_WINDOW, Answer, numbers_of, row
+from aiorate._store.script import HEAD, MOST, OF_RATE, OF_WINDOW, Answer, row
 from aiorate._store.slots import Part
 
 if TYPE_CHECKING:
@@ -46,88 +46,73 @@ def take_now(
 
 
 class Answering:
-    """One run of the script, in numbers: ``w`` are its arguments, ``kept`` is the value, and ``told`` what the client was told last.
+    """One run of the script, in numbers: ``kept`` is the value, ``told`` what the client was told last, ``same`` if that is the value."""
 
-    ``same``: what it was told is the value.
-    """
-
-    def __init__(self, now: float, w: Sequence[float], kept: Sequence[float] | None, told: Sequence[float] | None, same: bool) -> None:
-        pause, asked, self.reach, self.within, self.age, self.client, self.oldest, took, self.seat, gone, self.margin, dims = w[:12]
-        self.now, self.limits = now, [w[at : at + 7] for at in range(12, 12 + 7 * int(dims), 7)]
+    def __init__(self, now: float, asked: Question, kept: Sequence[float] | None, told: Sequence[float] | None, same: bool) -> None:
+        self.now, self.asked, self.seat = now, asked, asked.seat
+        age, took = asked.age, asked.took
         if told and kept and told[0] == kept[0] and told[7] <= kept[7]:
             told = None
-        self.tail = not gone or same
+        self.tail = not asked.gone or same
         life, written, hush, claim, lasts, latest, near, count = (kept or (now, now, 0, 0, 0, 0, took, 0))[:8]
         self.passed = max(0, now - written)
         self.still = min(hush - self.passed, 0) if hush > 0 else -1e18
-        hush, lasts, latest = hush - self.passed, lasts - self.passed, max(latest - self.passed, 0)
+        hush, self.lasts, self.latest = hush - self.passed, lasts - self.passed, max(latest - self.passed, 0)
         if took >= 0:
             near = took if near < 0 else min(took, near + self.passed / 4)
         if told:
-            hush, latest = max(hush, told[2] - self.age), max(latest, told[5] - self.age)
-        if pause >= 0:
-            hush = max(hush, pause) if pause > 0 else 0
+            hush, self.latest = max(hush, told[2] - age), max(self.latest, told[5] - age)
+        if asked.pause >= 0:
+            hush = max(hush, asked.pause) if asked.pause > 0 else 0
         self.hush = min(max(hush, 0), MOST)
-        self.latest, self.lasts = latest, max(lasts, 0)
-        self.claim = claim if lasts > 0 else 0
+        self.claim: float = claim if self.lasts > 0 else 0
+        self.lasts = max(self.lasts, 0)
         self.trip = max(took, 0)
-        self.horizon = max(asked, self.trip)
+        self.horizon = max(asked.horizon, self.trip)
         if near >= 0:
-            self.horizon = sqrt(max(asked, near) * self.horizon)
-        self.lag = min(asked, 25_000) if self.reach < MOST and any(limit[2] < 0 for limit in self.limits) else 0
+            self.horizon = sqrt(max(asked.horizon, near) * self.horizon)
+        self.lag = min(asked.horizon, 25_000) if asked.reach < MOST and any(limit[2] < 0 for limit in asked.limits) else 0
         self.wait: float = 0.0  # how long the first request that got nothing has to wait, ...
         self.place: int = 0  # ... and for which dimension, counted from 1
         self.runs: list[tuple[int, int, list[float]]] = []  # see `Answer`
-        self._told: bool = self.within < 0 or pause >= 0 or told is not None or any(limit[2] for limit in self.limits)
         self.states: list[list[float]] = []
-        """Of each dimension; empty if the question named no window of the present."""
+        """Of each dimension; an empty one if the question named no window of the present."""
         at = HEAD
-        for limit in self.limits:
+        for limit in asked.limits:
             of = slice(at, at + (OF_RATE if limit[0] > 0 else OF_WINDOW))
             read, at = self._rate if limit[0] > 0 else self._window, of.stop
             self.states.append(read(limit, kept and kept[of], told and told[of]))
-        if not all(self.states):
-            self.states = []
-            return
-        begin = 0.0
-        room: dict[int, float] = {}
-        for at in range(12 + 7 * len(self.limits), len(w), 1 + len(self.limits)):
-            n, last = self._run(w[at], w[at + 1 : at + 1 + len(self.limits)], begin, room)
-            if self.within < 0:
-                if n < w[at]:
+        begin, room = 0.0, dict[int, float]()
+        for want, amounts in asked.runs if all(self.states) else ():
+            n, last = self._run(want, amounts, begin, room)
+            if asked.within < 0:
+                if n < want:
                     break
                 begin = last
-        self.head = [life, now, self.hush, self.claim, self.lasts, self.latest, near, count + 1]
-
-    @property
-    def answer(self) -> Answer:
+        head = [life, now, self.hush, self.claim, self.lasts, self.latest, near, count + 1]
+        self.answer = Answer("", [*head, *chain(*self.states)], self.wait, self.place, self.seat, self.runs)
         """What the client hears."""
-        return Answer("", [*self.head, *chain(*self.states)], self.wait, self.place, self.seat, self.runs)
 
     @property
     def keep(self) -> float:
-        """After how many us a new value would say the same. -1: it is the same, as requests were refused and nothing was told."""
-        if not self._told and not any(run[0] for run in self.runs):
-            return -1.0
-        keep = self.hush
-        for (every, burst, *_), (used, *window) in zip(self.limits, self.states, strict=True):
-            if every > 0:
-                keep = max(keep, used, self.hush + (burst - 1) * every)
-            else:
-                keep = max(keep, window[1] - self.now + (window[1] - window[0]) * max(1, used / burst))
-        return keep
+        """After how many us a new value would say the same."""
+        lasting = [
+            max(s[0], self.hush + (burst - 1) * every) if every > 0 else s[2] - self.now + (s[2] - s[1]) * max(1, s[0] / burst)
+            for (every, burst, *_), s in zip(self.asked.limits, self.states, strict=True)
+        ]
+        return max(self.hush, *lasting)
 
     def _rate(self, limit: Sequence[float], had: Sequence[float] | None, heard: Sequence[float] | None) -> list[float]:
         (every, burst, more), ahead, full = limit[:3], 0.0, 0.0
         if had:
             ahead, full = max(had[0] - self.passed, min(had[0], (burst - 1) * every) + self.still), had[1] - self.passed
-        if heard and heard[0] - self.age > ahead:
-            ahead = heard[0] - self.age + (0 if had else self.horizon)
+        if heard and heard[0] - self.asked.age > ahead:
+            ahead = heard[0] - self.asked.age + (0 if had else self.horizon)
         if ahead <= 0:
             ahead = full = 0.0
         if more > 0:
             ahead += more * every
-        if more < 0 and -self.oldest >= full and self.tail:
+        if more < 0 and -self.asked.oldest >= full and self.tail:
             ahead = max(ahead + more * every, 0)
         return [min(ahead, MOST), full]
 
@@ -152,7 +137,7 @@ class Answering:
             s[0] = max(s[0], heard[0])
         if more > 0:
             s[0] = min(s[0] + more, MOST)
-        if more < 0 and now - self.oldest >= s[1]:
+        if more < 0 and now - self.asked.oldest >= s[1]:
             s[0] = max(0, s[0] + more)
         if self.seat == s[1] and s[5] > 0:
             s[5], self.seat = s[5] - 1, 0
@@ -161,7 +146,9 @@ class Answering:
     def _run(self, want: float, amounts: Sequence[float], begin: float, room: dict[int, float]) -> tuple[float, float]:
         """Answer one run. Returns how many it granted, and when the last of these is due."""
         first, n, self.place = max(begin, self.hush), want, 0
-        dims = [(j, a, every, burst, self.states[j]) for j, (a, (every, burst, *_)) in enumerate(zip(amounts, self.limits, strict=True))]
+        dims = [
+            (j, a, every, burst, self.states[j]) for j, (a, (every, burst, *_)) in enumerate(zip(amounts, self.asked.limits, strict=True))
+        ]
         steps = [a * every for _, a, every, _, _ in dims]
         slacks = [(burst - min(a, burst)) * every for _, a, every, burst, _ in dims]
         for j, step in enumerate(steps):
@@ -171,8 +158,8 @@ class Answering:
             n, self.wait = 0, max(self.wait, first)
         starts = [max(s[0], first - self.lag) - slacks[j] if steps[j] > 0 else first for j, _, _, _, s in dims]
         for j, a, every, burst, s in dims:
-            if steps[j] > 0 and self.within >= 0:
-                if (late := starts[j] + (want - 1) * steps[j]) > self.within:
+            if steps[j] > 0 and self.asked.within >= 0:
+                if (late := starts[j] + (want - 1) * steps[j]) > self.asked.within:
                     n, self.wait = 0, max(self.wait, late)
             elif steps[j] > 0:
                 if j not in room:
@@ -181,7 +168,7 @@ class Answering:
             elif a > 0 and every == 0:
                 n = self._of_window(j, want, n, first, a, burst, s)
         n = self._claim(want, n, first)
-        if n <= 0 and self.within < 0:
+        if n <= 0 and self.asked.within < 0:
             return n, 0.0
         last = max([first, *[starts[j] + (n - 1) * step for j, step in enumerate(steps) if step > 0]])
         self.runs.append((int(n), self.place, [first, *[starts[j] for j, _, every, _, _ in dims if every > 0]]))
@@ -197,29 +184,29 @@ class Answering:
 
     def _of_window(self, j: int, want: float, n: float, first: float, amount: float, burst: float, s: list[float]) -> float:
         closes, held = s[2] - self.now, self.now < s[6]
-        over = closes <= self.trip + self.margin
+        over = closes <= self.trip + self.asked.margin
         left = 0 if over or first > 0 else burst - s[0] - (s[5] * s[7] if held else 0)
         n = max(min(n, floor(left / amount)), 0)
         if n < want:
             later = closes if over else min(first if first > 0 else s[6] - self.now if held else closes, closes)
-            if self.within < 0 or n < 1:
-                self.place, self.wait = j + 1, max(0 if self.within < 0 else self.wait, later)
-            if self.within < 0 and later == closes and self.seat != s[2]:
+            if self.asked.within < 0 or n < 1:
+                self.place, self.wait = j + 1, max(0 if self.asked.within < 0 else self.wait, later)
+            if self.asked.within < 0 and later == closes and self.seat != s[2]:
                 s[3], s[4], self.seat = s[3] + 1, max(s[4], 2 * self.trip + 50_000), s[2]
         return n
 
     def _claim(self, want: float, n: float, first: float) -> float:
         """How many of a run are granted, where large requests have others leave room for them."""
-        other = self.claim not in (0, self.client)
-        if self.within >= 0:
-            if n < want or first > self.within or other:
+        other = self.claim not in (0, self.asked.client)
+        if self.asked.within >= 0:
+            if n < want or first > self.asked.within or other:
                 n, self.wait = 0, max(self.wait, first, 1)
         elif n > 0 and not self.runs:
-            if other or first > max(self.latest, self.hush) + self.reach:
+            if other or first > max(self.latest, self.hush) + self.asked.reach:
                 n, self.wait = 0, max(first, 1)
                 if not other:
-                    self.claim, self.lasts = self.client, 1_000_000 + 2 * self.trip
-            elif self.claim == self.client:
+                    self.claim, self.lasts = self.asked.client, 1_000_000 + 2 * self.trip
+            elif self.claim == self.asked.client:
                 self.claim = self.lasts = 0
         return n
 
@@ -236,13 +223,13 @@ class Local:
         self.spent: list[int] = [0] * len(parts)
         """Of each dimension."""
 
-    def ask(self, question: Question, runs: Sequence[tuple[int, tuple[int, ...]]], reading: int) -> Answer:
+    def ask(self, question: Question, reading: int) -> Answer:
         """The answer to that question."""
         corrected = [row(part, 0 if self._value else part.burst - 1) for part in self.parts]
-        answer = Answering(reading / 1000, numbers_of(question._replace(took=-1), corrected, runs), self._value, None, False).answer
+        answer = Answering(reading / 1000, question._replace(took=-1, limits=corrected), self._value, None, False).answer
         self._value = answer.numbers
-        for (n, _, _), (_, need) in zip(answer.runs, runs, strict=False):
-            self.spent = [own + n * of for own, of in zip(self.spent, need, strict=True)]
+        for (n, _, _), (_, need) in zip(answer.runs, question.runs, strict=False):
+            self.spent = [own + int(n * of) for own, of in zip(self.spent, need, strict=True)]
         return answer
 
 

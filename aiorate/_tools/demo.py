@@ -10,13 +10,15 @@ import asyncio
 from collections import Counter, deque
 from contextlib import asynccontextmanager
 from math import ceil
+from statistics import median
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from aiohttp import ClientSession, TCPConnector, web
 
 from aiorate import Limiter, LimiterClosed
-from aiorate._tools.figures import SECOND, busiest, percentile, plot
+from aiorate._rate import NS_PER_SECOND as SECOND
+from aiorate._tools.simulate import busiest
 from aiorate.aiohttp import middleware
 
 if TYPE_CHECKING:
@@ -45,19 +47,16 @@ def run(scheduler: Scheduler, seconds: float) -> int:
     begin = monotonic_ns()
     limited, refused = asyncio.run(send(seconds, clients, allowed, limiter))
     granted, took = limiter.statistics().granted, (monotonic_ns() - begin) / SECOND
-    median, longest = (percentile(sorted(waits), percent) for percent in (50, 100))
     rows: list[tuple[str, object, object]] = [
         ("", "without", "with the limiter"),
         ("requests", len(free), len(limited)),
         ("refused by the server (429)", refused_free[429], refused[429]),
         ("arrived in the busiest second", busiest(free, SECOND), busiest(limited, SECOND)),
         ("bound(1): granted in any second, at most", "-", "none" if bound is None else bound),
-        ("median wait, longest wait", "-", f"{median:.3f} s, {longest:.3f} s"),
+        ("median wait, longest wait", "-", f"{median(waits or [0]):.3f} s, {max(waits, default=0):.3f} s"),
     ]
     for name, without, with_it in rows:
         print(f"{name:42}{without!s:>9}{with_it!s:>20}")
-    bars, dots = ([at - arrivals[0] for at in arrivals] for arrivals in (limited, free))
-    print("\n" + plot("requests per second: without (o) and with the limiter (#), and the rate (|)", bars, dots, rate))
     kept, verdict = judge(limiter.bound(took), granted, len(limited), took)
     print(f"\n{verdict}")
     return 0 if kept else 1

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate._tools.figures import SECOND, busiest, percentile, plot
+from aiorate._rate import NS_PER_SECOND as SECOND
 from aiorate.testing._laws import grants
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from aiorate import Scheduler
 
@@ -31,8 +31,6 @@ def run(scheduler: Scheduler, file: str, max_wait: float | None) -> int:
         print(f"{name:12} {percentile(waits, percent) / SECOND:9.3f} s")
     passed = [at for at in granted if at is not None]
     print(f"most requests in any {period / SECOND:g} s: {busiest(arrivals, period)} arrived, {busiest(passed, period)} granted")
-    if passed and passed[-1]:
-        print("\n" + plot("requests per second: arrived (o), granted (#) and the rate (|)", passed, arrivals, scheduler.rate.per_second))
     return 0
 
 
@@ -49,3 +47,18 @@ def read(lines: Iterable[str]) -> list[int]:
         raise ValueError("there are no arrivals.")
     first = min(instants)
     return sorted(instant - first for instant in instants)
+
+
+def busiest(instants: Sequence[int], window: int) -> int:
+    """The most instants, which are in order, in any half-open window of that length (ns)."""
+    most = first = 0
+    for last, instant in enumerate(instants):
+        while instants[first] <= instant - window:
+            first += 1
+        most = max(most, last - first + 1)
+    return most
+
+
+def percentile(ordered: Sequence[int], percent: int) -> int:
+    """The smallest value that at least so many per cent do not exceed; 0 without values."""
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else 0

@@ -2,59 +2,49 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
 
 
-_NO_WAITS: dict[int, int] = {}  # shared by all limiters for which nobody ever waited
-
-
 class Counters:
-    """Plain counters, updated by the node."""
+    """Plain counters, updated by the node. What was never counted takes no memory."""
 
-    __slots__ = (
-        "cancelled",
-        "charged",
-        "given_back",
-        "past_granted",
-        "past_refused",
-        "refunded",
-        "refused",
-        "reset_at",
-        "skipped",
-        "unused",
-        "waited_max",
-        "waited_total",
-        "waits",
-    )
+    given_back: Permits = 0
+    """Permits that came back, by cancellation or refund."""
+    refunded: int = 0
+    """Permits."""
+    charged: int = 0
+    """Permits."""
+    skipped: int = 0
+    """Permits given up, which fell due while a request waited and the loop was late."""
+    unused: int = 0
+    """The rest of a permit that was skipped, in ns x permits of the rate."""
+    refused: int = 0
+    """Requests."""
+    cancelled: int = 0
+    """Requests."""
+    waited_total: int = 0
+    """Nanoseconds."""
+    waited_max: int = 0
+    """Nanoseconds."""
+    waits: Counter[int] | None = None
+    """How many are of a size; see `note`."""
+    reset_at: int | None = None
+    """The instant of the last reset; None: there was none."""
+    past_granted: Permits = 0
+    """Permits that were granted and kept before that."""
+    past_refused: int = 0
+    """Requests that were refused before that."""
 
-    def __init__(self) -> None:
-        self.past_granted: Permits = 0
-        """Permits that were granted and kept before the last reset."""
-        self.past_refused: int = 0
-        self._begin()
-        self.reset_at: int | None = None
-        """The instant of the last reset; None: there was none."""
-
-    def clear(self, granted: Permits = 0) -> None:
+    def clear(self, granted: Permits = 0, now: int | None = None) -> None:
         """Begin again at 0, after so many permits."""
-        self.past_granted += granted - self.given_back
-        self.past_refused += self.refused
-        self._begin()
-
-    def _begin(self) -> None:
-        self.given_back: Permits = 0  # permits that came back, by cancellation or refund
-        self.refunded: int = 0  # permits
-        self.charged: int = 0  # permits
-        self.skipped: int = 0  # permits given up, which fell due while a request waited and the loop was late
-        self.unused: int = 0  # the rest of a permit that was skipped, in ns x permits of the rate
-        self.refused: int = 0  # requests
-        self.cancelled: int = 0  # requests
-        self.waited_total: int = 0  # ns
-        self.waited_max: int = 0  # ns
-        self.waits: dict[int, int] = _NO_WAITS  # how many are of a size; see `note`
+        past = self.past_granted + granted - self.given_back, self.past_refused + self.refused
+        vars(self).clear()
+        self.past_granted, self.past_refused = past
+        self.reset_at = now
 
     def note(self, waited: int) -> None:
         """Count a request that waited, more than 0 ns. The size of a wait is its first five binary digits and their place, so that there
@@ -64,15 +54,16 @@ class Counters:
             self.waited_max = waited
         shift = max(waited.bit_length() - 5, 0)
         size = shift << 5 | waited >> shift
-        if not self.waits:
-            self.waits = {}
-        self.waits[size] = self.waits.get(size, 0) + 1
+        if self.waits is None:
+            self.waits = Counter()
+        self.waits[size] += 1
 
     def percentile(self, percent: int) -> int:
         """The wait that ``percent`` of all that waited did not exceed, in ns; less than 1/16 too long."""
-        left = -(-sum(self.waits.values()) * percent // 100)
-        for size in sorted(self.waits):
-            left -= self.waits[size]
+        waits: Counter[int] = self.waits or Counter()
+        left = -(-sum(waits.values()) * percent // 100)
+        for size in sorted(waits):
+            left -= waits[size]
             if left <= 0:
                 return min((((size & 31) + 1) << (size >> 5)) - 1, self.waited_max)
         return 0

@@ -41,9 +41,11 @@ class Decisions:
     During one all meters are shut: a grab takes no lock, and would be lost.
     """
 
-    __slots__ = ("_alarms", "_bell", "_starting", "_thread", "after", "check", "lock", "main", "soon")
+    __slots__ = ("_alarms", "_bell", "_starting", "_thread", "after", "check", "lock", "main", "soon", "tidy", "waiting")
 
     def __init__(self) -> None:
+        self.tidy: Callable[[], object] = int
+        """Called as each decision begins; with requests that wait, each second at least."""
         self.check: LoopCheck = LoopCheck()
         """Shuts the meters."""
         self.begin_again()
@@ -57,6 +59,8 @@ class Decisions:
         """Calls that the next decision begins with, whosever it is."""
         self.after: deque[Callable[[], object]] = deque()
         """Calls for the end of the decision: they may use limiters."""
+        self.waiting: dict[Any, dict[Any, None]] = {}
+        """The requests whose owners have not gone on, by the loops of these; changed in decisions."""
         self._alarms = Alarms()
         self._bell = threading.Lock()  # released, it wakes the thread; unlike a condition's, that may interrupt itself
         self._thread: threading.Thread | None = None
@@ -101,6 +105,7 @@ class Decisions:
         try:
             while self.soon:
                 call_back(self.soon.popleft(), "before a decision")
+            self.tidy()
             return call()
         finally:
             self.check.try_until = FAR
@@ -113,16 +118,21 @@ class Decisions:
 
     def hand(self, call: Callable[[], object]) -> None:
         """Have the next decision begin with a call, and the thread make one if nobody else does. Never waits."""
-        if self._thread is None:
-            self._start()
+        self.attend()
         self.soon.append(call)
         self._ring()
 
-    def _ring(self) -> None:
-        with suppress(RuntimeError):  # rung already
-            self._bell.release()
+    def attend(self) -> None:
+        """Have the thread run, which looks around each second at least."""
         if self._thread is None:
             self._start()
+
+    def _ring(self) -> None:
+        try:  # noqa: SIM105  # suppress() would cost a twentieth of a decision
+            self._bell.release()
+        except RuntimeError:  # rung already
+            pass
+        self.attend()  # it may have ended meanwhile
 
     def _hand_over(self, call: Callable[[], T]) -> T:
         """Have another thread decide, and wait for that."""
@@ -150,8 +160,7 @@ class Decisions:
 
     def call_at(self, reading: int, callback: Callable[[], object]) -> Alarm:
         """Call back, in a decision, when the monotonic clock reads that. Called in a decision."""
-        if self._thread is None:
-            self._start()
+        self.attend()
         first, alarm = self._alarms.first, self._alarms.add(reading, callback)
         if not self.in_thread and (first is None or reading < first):
             self._ring()
@@ -170,20 +179,21 @@ class Decisions:
                 self._starting = 0
 
     def _keep(self) -> None:
-        me = threading.current_thread()
-        wait: float | None = 0.0  # None: there is nothing to wait for
+        me, wait = threading.current_thread(), 0.0
         while self._thread is me:
-            if not self._bell.acquire(timeout=LINGER_NS / NS_PER_SECOND if wait is None else wait) and wait is None:
-                self._thread = None  # first: whoever hands something over now starts another thread
-                if not self.soon:
-                    return
-                self._thread = me
+            rung = self._bell.acquire(timeout=wait)
             self.lock.acquire()
             with suppress(SystemExit):  # of a callback: without this thread, all others would wait for ever
                 self._decide(self._call_due)
             with self.lock:  # what followed the decision may have set an alarm
                 first = self._alarms.first
-            wait = None if first is None else min(max(first - monotonic_ns(), 0), LINGER_NS) / NS_PER_SECOND
+                if first is None and not (rung or self.waiting or wait < LINGER_NS / NS_PER_SECOND):
+                    self._thread = None  # first: whoever hands something over now starts another thread
+                    if not self.soon:
+                        return
+                    self._thread = me
+            wait = LINGER_NS if first is None else min(max(first - monotonic_ns(), 0), LINGER_NS)
+            wait /= NS_PER_SECOND
 
     def _call_due(self) -> None:
         """Call back once, if that is due: other threads come in between."""

@@ -12,6 +12,7 @@ from aiorate._schedulers.amounts import count_of
 from aiorate._schedulers.interface import Scheduler
 from aiorate._tree.line import outcome_of
 from aiorate._tree.node import Node, undo
+from aiorate._tree.refusals import full, named, no_lease, too_long
 from aiorate._tree.supply import SAME, make_final, make_returnable
 
 if TYPE_CHECKING:
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
     from aiorate._feedback import Feedback, Quota
     from aiorate._loops.loop import Ticket
     from aiorate._rate import Number
-    from aiorate._schedulers.amounts import Permits
+    from aiorate._schedulers.amounts import Amounts, Permits
     from aiorate._spec import RateSpec
     from aiorate._tree.node import Taken
-    from aiorate._tree.refusals import Refusals
 
     # For when the request was scheduled, and what was taken; a ticket to wait with; or None: ask again once the loop has turned.
     Answer = tuple[int, Taken] | Ticket | None
@@ -53,16 +53,14 @@ class Limit(Node):
         since: int | None = None,
         ticket: Ticket | None = None,
         starved: bool | None = None,
-        refusals: Refusals | None = None,
     ) -> Answer:
         """Take the permits, or put the request in line for at most ``most_ns``; raises the error if it may not wait there.
 
         Returns the instant for which the request is scheduled and what was taken, if it is granted at once, or else a ticket for `wait`.
         In a starved loop, grants come with a decided ticket, and for what would be refused with None: the caller lets the loop turn, and
-        goes on or calls `ask_again`. ``ticket`` is that of a caller in another thread, ``starved`` whether its loop is starved, and
-        ``refusals`` are the errors of another method.
+        goes on or calls `ask_again`. ``ticket`` is that of a caller in another thread, and ``starved`` whether its loop is starved.
         """
-        above, bounded, refusals = self.above, most_ns is not None or self.max_waiting is not None, refusals or self.refusals
+        above, bounded = self.above, most_ns is not None or self.max_waiting is not None
         found: tuple[int, Taken] | None = None
         loop = self.tree.loop
         if above is not None or bounded or ticket is not None or self.line.head is None or self.closed:  # else it waits
@@ -73,7 +71,7 @@ class Limit(Node):
                         starved = loop is not None and loop.starved()
                     if starved:
                         return None
-                    most_ns, since = self._admit(permits, most_ns, since, refusals)
+                    most_ns, since = self._admit(permits, most_ns, since)
             except Exception:
                 if starved or (starved is None and loop is not None and loop.starved()):
                     return None
@@ -83,7 +81,7 @@ class Limit(Node):
             self.join(ticket)
             if most_ns is not None:
                 try:
-                    self.tree.limit_wait(self, ticket.asked + most_ns, (ticket, most_ns, refusals))
+                    self.tree.limit_wait(self, ticket.asked + most_ns, (ticket, most_ns))
                 except BaseException:  # no timer
                     Limit.give_up(self, ticket)
                     raise
@@ -98,26 +96,34 @@ class Limit(Node):
         ticket.set_result((*found, ticket.asked, None))
         return ticket
 
-    def _admit(self, permits: Permits, most_ns: int | None, since: int | None, refusals: Refusals) -> tuple[int | None, int | None]:
+    def _admit(self, permits: Permits, most_ns: int | None, since: int | None) -> tuple[int | None, int | None]:
         """How long a request that was refused may stand in line, and since when. Raises its error if it may not."""
         if self.shut:
-            raise refusals.closed(self)
+            raise self.closed_error(named(permits))
         if self.max_waiting is not None:
-            most, limits = self.max_waiting
-            # One that is being cancelled does not count.
-            if sum([len(each.line) for each in limits]) >= most and sum([each.line.count() for each in limits]) >= most:
+            most, others = self.max_waiting
+            lines = [self.line, *[other.line for other in others]]
+            if sum(map(len, lines)) >= most and sum([line.count() for line in lines]) >= most:  # without those that are being cancelled
                 self.wait_counters.refused += 1
-                raise refusals.full(permits, most)
+                raise full(permits, most)
         if most_ns is not None:
-            if (once := self.provider.once(permits, most_ns, refusals)) is not None:
+            if (once := self.provider.once(permits, most_ns)) is not None:
                 return once
             wait = self.wait_for(permits, self.now())
             if wait is None or wait > most_ns:
                 if not most_ns and self.above_on_demand():
-                    raise refusals.no_lease()
+                    raise no_lease(f"{'acquire' if isinstance(permits, int) else 'reserve'}(max_wait=0)")
                 self.wait_counters.refused += 1
-                raise refusals.too_long(self, permits, most_ns, wait)
+                raise too_long(permits, most_ns, wait, "" if isinstance(permits, int) else self._reason(permits))
         return most_ns, since
+
+    def _reason(self, permits: Amounts) -> str:
+        """Why a reservation that was refused would wait."""
+        if self.held_at is not None:
+            return " because it is paused"
+        if not self.is_held and permits.waited_for is None and self.waited_above is not None:
+            self.waited_above(permits)
+        return f" for {permits.waited_for}" if permits.waited_for else " in line"
 
     async def ask_again(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> tuple[int, Taken] | Ticket:
         """`ask`, once the starved loop has turned: nobody who only asks, and is refused, keeps it from its other tasks."""
@@ -127,15 +133,12 @@ class Limit(Node):
         assert found is not None  # it does not count as starved
         return found
 
-    async def acquire(self, permits: Permits, most_ns: int | None = None) -> tuple[int, Taken]:
-        """`ask`, and wait. Returns the nanoseconds waited, and what was taken."""
-        found = self.ask(permits, most_ns)
+    async def acquire(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> tuple[int, int, Taken]:
+        """`ask`, and wait. Returns what `go_on` does."""
+        found = self.ask(permits, most_ns, since)
         if found is None:
-            found = await self.ask_again(permits, most_ns)
-        if isinstance(found, tuple):
-            return 0, found[1]
-        waited, _, taken = await self.wait(found)
-        return waited, taken
+            found = await self.ask_again(permits, most_ns, since)
+        return (0, *found) if isinstance(found, tuple) else await self.wait(found)
 
     async def wait(self, ticket: Ticket) -> tuple[int, int, Taken]:
         """Wait until the ticket of `ask` is decided, and the loop has turned. Returns what `go_on` does.
@@ -190,8 +193,8 @@ class Limit(Node):
                 self.tree.resuming -= 1
             undo(outcome[1], returnable=current, tasks=1)
 
-    def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, Taken]:
-        """Block this thread until the permits are granted; returns the ns waited, and what was taken."""
+    def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, int, Taken]:
+        """Block this thread until the permits are granted; returns what `go_on` does."""
         raise RuntimeError(
             "acquire_blocking() needs a limiter for the whole process: Limiter(..., scope='process'). In a coroutine, await acquire()."
         )
@@ -400,6 +403,8 @@ class Limit(Node):
 
     def reset(self) -> None:
         """Everything as new, except the requests in line."""
+        if self.provider.state != "local":
+            raise RuntimeError("reset(): other processes share this limit and remember it. Use another name.")
         self.look_now()
         parts = cast("list[Scheduler]", [self.scheduler])
         for part in parts:  # the list grows meanwhile
@@ -408,13 +413,13 @@ class Limit(Node):
             parts += part.members
         self.start()
         super().resume()
-        self.own_counters().reset_at = self.now()
+        now = self.now()
         self.offset -= 1  # so that what is granted from now on has a later instant than what was granted before
         self.scheduler.reset(self.now())
         self.permitted = self.scheduler
         granted = self.granted
         self.unmetered = self.meter.grabs = 0  # first: totals are read at any time, and may be too low, but not too high
-        self.own_counters().clear(granted)
+        self.own_counters().clear(granted, now)
         self.changed()
 
     def belong(self, above: Self | None, permits_above: Callable[[Permits], Permits] = SAME) -> None:
@@ -424,7 +429,7 @@ class Limit(Node):
         circle.
         """
         if self.above is not None or self.scheduler._owner is _KEY:
-            raise ValueError("it belongs to another key already: make one for each key.")
+            raise ValueError("it belongs to another key, or shares a limit, already: make one for each key.")
         if above is not None:
             if self.line.is_waited_in or self.returnable:
                 raise ValueError("it is in use already: make one that is not.")

@@ -12,13 +12,14 @@ from asyncio import InvalidStateError
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from aiorate._loops.loop import FEW
 from aiorate._loops.table import running_loop
-from aiorate._loops.turn import FEW
 from aiorate._meter import Meter
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
 from aiorate._schedulers.token_pool import TokenPool
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.line import NOBODY, Line
+from aiorate._tree.refusals import overdue
 from aiorate._tree.supply import SAME, Supply, make_final, make_returnable, take_all
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Node(Supply):
         self._made_line()
         loop = self.tree.loop
         assert loop is not None  # threads have one
-        self.waker = waker = loop.filler(self, self.name) if isinstance(self.scheduler, TokenPool) else loop
+        self.waker = waker = loop.filler(self.look, self.fail, self.name) if isinstance(self.scheduler, TokenPool) else loop
         self.tree.add(self)
         return waker
 
@@ -149,7 +150,7 @@ class Node(Supply):
         if self.waker is None:  # only limits below wait here
             self.look()
         else:
-            self.waker.ring(self)
+            self.waker.ring(self.look)
 
     def look_if_alive(self) -> None:
         """`look`, unless the loop is closed, where nobody can be woken."""
@@ -454,18 +455,18 @@ class Node(Supply):
         for level in reversed(levels):
             level.look_now()
         late = list(over)  # that are still in line
-        for ticket, _, _ in late:
+        for ticket, _ in late:
             self.wait_counters.refused += 1
             self.line.leave(ticket)
         more: int | None = 0
-        for place, (ticket, most_ns, refusals) in enumerate(late):
+        for place, (ticket, most_ns) in enumerate(late):
             if place < _ESTIMATED:
                 try:
                     more = self.wait_for(ticket.wanted, self.now())
                 except Exception:  # of a strategy, a clock, or a store that is lost: those that left the line must be told
                     more = None
-            ticket.set_result(refusals.overdue(ticket.wanted, most_ns, more))
-        if any(ticket is self.line.head for ticket, _, _ in late):
+            ticket.set_result(overdue(ticket.wanted, most_ns, more))
+        if any(ticket is self.line.head for ticket, _ in late):
             self.look_if_alive()
 
     def dismiss(self) -> None:

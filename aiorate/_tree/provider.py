@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
-    from aiorate._tree.refusals import Refusals
 
 
 class Provider:
@@ -38,7 +37,7 @@ class Provider:
     def held_up(self) -> None:
         """A request waits for the end of a pause."""
 
-    def once(self, permits: Permits, most_ns: int, refusals: Refusals) -> tuple[int, int] | None:
+    def once(self, permits: Permits, most_ns: int) -> tuple[int, int] | None:
         """Instead of waiting for ``most_ns``: for how long a request waits for an answer, which grants or refuses it, and since when.
 
         None: it waits as all others do. May raise its error.

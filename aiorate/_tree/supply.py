@@ -10,20 +10,20 @@ from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from aiorate._errors import LimiterClosed
-from aiorate._loops.turn import LOOP_CHECK_NS
+from aiorate._loops.loop import LOOP_CHECK_NS
 from aiorate._meter import FAR, NO_LINE, PureMeter
 from aiorate._schedulers.interface import NOBODY_KNOWS, claim
 from aiorate._tree.counters import NOTHING, Counters
 from aiorate._tree.line import NOBODY
 from aiorate._tree.provider import OWN
-from aiorate._tree.refusals import ACQUIRE
+from aiorate._tree.refusals import closed, named
 from aiorate._tree.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, Self
 
+    from aiorate._errors import LimiterClosed
     from aiorate._events import Event
     from aiorate._loops.loop import Loop, ReadClock
     from aiorate._meter import Meter
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from aiorate._schedulers.interface import Scheduler
     from aiorate._tree.line import Line
     from aiorate._tree.provider import Provider
-    from aiorate._tree.refusals import Refusals
     from aiorate._tree.tree import Tree
     from aiorate._tree.watch import Watch
 
@@ -62,7 +61,6 @@ class Supply(Timeline):
         "permits_above",
         "permitted",
         "provider",
-        "refusals",
         "resuming",
         "returnable",
         "scheduler",
@@ -100,9 +98,7 @@ class Supply(Timeline):
         """Called with each `Event`."""
         self.provider: Provider = OWN
         self.max_waiting: tuple[int, Sequence[Self]] | None = None
-        """The most requests that may wait in the lines of these limits, itself included; None: any number."""
-        self.refusals: Refusals = ACQUIRE
-        """The errors of its callers' method."""
+        """The most requests that may wait here and at these other limits; None: any number."""
         own = scheduler._meter
         self.meter: Meter = PureMeter(ask=scheduler.take) if own is None else own
         """The shortest way to a permit that lies ready.
@@ -163,6 +159,13 @@ class Supply(Timeline):
         """Whether it is closed, or a limit above is."""
         return self.closed or (self.above is not None and self.above.shut)
 
+    def closed_error(self, call: str) -> LimiterClosed:
+        """The error of a call, if it is shut."""
+        limit = self
+        while not limit.closed and limit.above is not None:
+            limit = limit.above
+        return closed(call, limit.name)
+
     @property
     def max_permits(self) -> int | None:
         """The largest request that can ever be granted; None: any."""
@@ -181,7 +184,7 @@ class Supply(Timeline):
         above = self.above
         assert above is not None
         if above.shut:
-            return LimiterClosed("acquire(): the limit that is shared with others is closed.")
+            return above.closed_error(named(up))
         if (most := above.exceeded(up)) is not None:
             return ValueError(f"acquire({up}) can no longer be granted: {most} is the most at once of the limit that is shared.")
         return None

@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from typing import ParamSpec, TypeVar
 
     from aiorate._loops.loop import Clock, Handle, Loop, Ticket
-    from aiorate._tree.refusals import Refusals
 
     P = ParamSpec("P")
     T = TypeVar("T")
 
 
-# A request that waits for a limited time: its ticket, the ns for which it may wait, and its errors.
-Limited = tuple["Ticket", int, "Refusals"]
+# A request that waits for a limited time: its ticket, and the ns for which it may wait.
+Limited = tuple["Ticket", int]
 _SMALL = 32
 
 _IN_USE = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from aiorate._events import Waited
 from aiorate._rate import ns_to_seconds
@@ -61,17 +61,3 @@ class Watch:
         """``"pause"`` for a request in line since that instant, if it was due when time stood still in the pause that ended last."""
         ended = self.pause_ended
         return "pause" if ended is not None and at <= ended and since <= ended else None
-
-
-class Watched(Protocol):
-    """What can be watched."""
-
-    watch: Watch | None
-
-
-def watch_of(*nodes: Watched) -> Watch:
-    """The watch of a limiter, made if there is none; of its places too, for those that wait there."""
-    watch = nodes[0].watch or Watch()
-    for node in nodes:
-        node.watch = node.watch or watch
-    return watch

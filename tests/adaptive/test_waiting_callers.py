@@ -56,14 +56,3 @@ def test_tasks_in_line_fare_as_the_simulation_says(kind: str) -> None:
 
     assert served == pytest.approx(sum(simulated.served[:parts]), rel=0.1)
     assert refused / served == pytest.approx(sum(simulated.refused[:parts]) / sum(simulated.served[:parts]), abs=0.03)
-
-
-def test_rate_does_not_run_away_where_the_callers_are_few() -> None:
-    """Two tasks that wait for their answers ask 40 times a second at most, whatever the rate."""
-    adaptive = AdaptiveRate(Limiter(10), 2, 2000)
-
-    served, refused = served_to_tasks(servers.Bucket(100, 10), adaptive, 2)
-
-    assert 0 == refused
-    assert served > 350
-    assert adaptive.rate.per_second < 150

@@ -41,7 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=200, help="about how long it may take (default: 200)")
     parser.add_argument("--only", default="", metavar="WORDS", help="only the rows that have these words in their names")
     parser.add_argument("--rounds", type=int, default=5, help="how often each figure is measured, if there is time (default: 5)")
-    parser.add_argument("--part", type=int, default=1, help="do so many times less work, to try the command")
     options = parser.parse_args(arguments)
     found = {"machine": machine(), "versions": {subject.distribution: version_of(subject.distribution) for subject in SUBJECTS}, "rows": []}
     rows: list[dict[str, Any]] = found["rows"]  # type: ignore[assignment]
@@ -53,8 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number, row in enumerate(chosen, start=1):
             print(f"{number} of {len(chosen)}: {row.name}", file=sys.stderr, flush=True)
             until = began + options.seconds * number / len(chosen)
-            size = max(min(row.size, 10), row.size // options.part)
-            rows.append(measured(row, size, options.rounds, until, began + 1.1 * options.seconds))
+            rows.append(measured(row, options.rounds, until, began + 1.1 * options.seconds))
     page = options.out / "benchmarks.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     page.write_text(before + BEGIN + table(found) + END + rest.partition(END)[2], encoding="utf-8")
@@ -62,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measured(row: Row, size: int, rounds: int, until: float, end: float) -> dict[str, Any]:
+def measured(row: Row, rounds: int, until: float, end: float) -> dict[str, Any]:
     """Some rounds, until their time is over: in each the floor and then every library. What failed once is not tried again.
 
     After the end of the whole run, nothing is measured, however slow the machine is.
@@ -72,7 +70,7 @@ def measured(row: Row, size: int, rounds: int, until: float, end: float) -> dict
     for number in range(rounds):
         if number and monotonic() > until:
             break
-        floor = figure(row, None, size)
+        floor = figure(row, None)
         for subject in SUBJECTS[number % len(SUBJECTS) :] + SUBJECTS[: number % len(SUBJECTS)]:
             name = subject.distribution
             if name in ratios and name not in remarks:
@@ -80,7 +78,7 @@ def measured(row: Row, size: int, rounds: int, until: float, end: float) -> dict
                     remarks[name] = "not measured"
                     continue
                 try:
-                    ratios[name].append(figure(row, subject, size) / floor)
+                    ratios[name].append(figure(row, subject) / floor)
                 except NoCall:
                     del ratios[name]
                 except TimeoutError:

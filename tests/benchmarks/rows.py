@@ -46,12 +46,12 @@ class Row:
     store: bool = False
 
 
-def figure(row: Row, subject: Subject | None, size: int) -> float:
+def figure(row: Row, subject: Subject | None) -> float:
     """Measure once, in a fresh loop. Raises TimeoutError if a library takes too long."""
 
     async def limited() -> float:
         async with asyncio.timeout(LONGEST if subject else None):
-            return await row.measure(subject, size)
+            return await row.measure(subject, row.size)
 
     gc.collect()
     with asyncio.Runner() as runner:

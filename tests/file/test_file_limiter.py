@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from aiorate import CalendarWindow, KeyedBudget, KeyedLimiter, LimiterClosed, LineFull, RateSpec, TokenBucket, WaitTooLong
-from aiorate._store.script import MOST, Question
+from aiorate._store.script import Question
 from aiorate._store.twin import Answering, take_now
 from aiorate._tree.deciding import decisions
 from aiorate.file import FileBudget, FileLimiter
@@ -241,8 +241,8 @@ def test_the_short_way_is_that_of_the_script() -> None:
         for _ in range(30):
             at += random.choice([0.0, 1.0, every, burst * every, random.uniform(0, 3 * every), -every])
             n = random.choice([1, 1, 2, burst, burst + 1])
-            asked = Question(horizon=20_000.0, reach=MOST, within=0.0, took=-1)
-            answer = Answering(at, [*asked, 1, every, burst, 0, 0, 0, 0, 0, n, 1], value, value, False)
+            asked = Question(horizon=20_000.0, within=0.0, limits=[[every, burst, 0, 0, 0, 0, 0]], runs=[(n, [1])])
+            answer = Answering(at, asked, value, value, False)
             short, new, keep = take_now(every, burst, n, value, value, at)
             assert short == (answer.runs[0][0] > 0, pytest.approx(answer.states[0][0], rel=1e-9, abs=1e-3))
             if new is not None:

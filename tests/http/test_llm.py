@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from helpers.driving import SECOND
-from helpers.llm import MINUTE, Provider
+from helpers.llm import Provider
 
 import aiorate
-from aiorate import Budget, TokenBucket, TokenPool
+from aiorate import Budget, TokenBucket
 from aiorate.http import hooks
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
@@ -129,11 +129,3 @@ async def test_a_limit_that_others_have_used_up_pauses_the_budget(sdk: str) -> N
 
     assert len(provider.used) == 30
     assert 0 < provider.refused < 30
-
-
-async def test_unused_permits_of_overlapping_calls_need_a_bucket() -> None:
-    """A rate promises even spacing, so returned permits cannot be granted later at one instant; the examples use buckets."""
-    rate = aiorate.Rate(40_000, per=60)
-    for tokens, least, most in ((TokenPool(rate, pool=MINUTE // 10), 0.95, 1.0), (TokenPool(rate), 0.6, 0.9)):
-        used = await shares("openai", Budget(requests=bucket(500), tokens=tokens), 0, tokens=600)
-        assert least <= used["tokens"] <= most, tokens

@@ -12,9 +12,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-import trio
 from helpers.driving import LONG, turns
-from helpers.under_trio import run
 
 import aiorate
 from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, TokenBucket, Waited
@@ -295,22 +293,6 @@ async def test_told_is_exactly_what_callers_waited(shared: bool, told: list[Wait
 
     assert Counter(seconds for seconds in waited if seconds) == Counter(each.seconds for each in told)
     assert 30 < len(told) < len(waited) < 300
-
-
-async def test_under_trio(told: list[Waited]) -> None:
-    limiter = Limiter(TokenBucket("100/s", burst=20, initial=1), on_wait=told.append)
-
-    async def main() -> None:
-        await limiter.acquire()
-        async with trio.open_nursery() as nursery:
-            for _ in range(2):
-                nursery.start_soon(limiter.acquire)
-            with trio.move_on_after(0.001):
-                await limiter.acquire(20)
-
-    await asyncio.to_thread(run, main)
-
-    assert [0.01, 0.02] == [each.seconds for each in told]
 
 
 async def test_threads_are_told_where_they_wait() -> None:

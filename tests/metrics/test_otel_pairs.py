@@ -19,17 +19,6 @@ def check(sdk: Any, requests: int, waited: int) -> None:
     assert waited == sdk.sum("aiorate.wait.duration") == len(sdk.spans)
 
 
-@pytest.mark.asyncio
-async def test_on_real_loops(sdk: Any) -> None:
-    """asyncio and uvloop."""
-    limiter = Limiter(TokenBucket("200/s", burst=1))
-    sdk.instrument(limiter)
-
-    waited = await asyncio.gather(*(limiter.acquire() for _ in range(10)))
-
-    check(sdk, 10, sum(seconds > 0 for seconds in waited))
-
-
 def test_under_trio(sdk: Any) -> None:
     """The caller's context is that of its task there as well."""
     limiter = Limiter(TokenBucket("1/s", burst=1))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import cache, partial
-from itertools import chain, pairwise, product
+from itertools import chain, product
 from random import Random
 
 import pytest
@@ -113,42 +113,6 @@ def test_without_catch_up_a_tick_grants_one_permit() -> None:
         assert in_a_tick * 63 <= len(run.true) / run.seconds <= in_a_tick * 65, case
 
 
-@on_pairs
-def test_cancelled_callers_and_pauses_cost_and_give_nothing(pairs: Pairs) -> None:
-    for case in pairs:
-        limiter, granted = given_up(*case)
-
-        statistics = limiter.statistics()
-        assert (len(granted), statistics.waiting) == (statistics.granted, 0), case
-        assert len(granted) + statistics.cancelled >= 400, case
-        for window in (TICK, 100 * MS, SECOND):
-            bound = limiter.bound(window / SECOND)
-            assert bound is None or most_in_any_window(granted, window) <= bound, case
-
-
-def given_up(platform: str, strategy: str) -> tuple[aiorate.Limiter, list[int]]:
-    """A third of the callers gives up, some of them just as they are granted; the limiter pauses twice."""
-    random, granted = Random(7), []
-    with played(PLATFORMS[platform]) as loop:
-        limiter = aiorate.Limiter(EACH[strategy]("200/s"))
-
-        async def call() -> None:
-            await limiter.acquire()
-            granted.append(loop.reading())
-
-        async def main() -> None:
-            tasks = [asyncio.ensure_future(call()) for _ in range(400)]
-            for number, task in enumerate(random.sample(tasks, 133)):
-                await asyncio.sleep(random.choice([0, 0.001, 0.01]))
-                task.cancel()
-                if number in (40, 80):
-                    limiter.pause(0.1)
-            await asyncio.wait(tasks)
-
-        loop.run_until_complete(main())
-    return limiter, granted
-
-
 def test_keys_make_up_for_late_timers_at_a_shared_limit() -> None:
     """Keys had one permit of the shared limit for each late wake-up: three of them, 256 permits of 600.
 
@@ -177,28 +141,3 @@ def shared_by_keys(platform: str, keys: int, own: str) -> tuple[aiorate.KeyedLim
 
         for_a_second(loop, [partial(call, key) for key in range(keys) for _ in range(10)])
     return keyed, granted
-
-
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_a_caller_that_never_waits_lets_other_tasks_run(platform: str) -> None:
-    """Within the 10 ms of the guarantee, and a tick: a coarse clock shows neither sooner."""
-    with played(PLATFORMS[platform]) as loop:
-        limiter = aiorate.Limiter(aiorate.TicksAccumulator("1000000000/s"))
-        turns = [loop.true]
-
-        async def other() -> None:
-            while True:
-                turns.append(loop.true)
-                await asyncio.sleep(0)
-
-        async def main() -> None:
-            task = asyncio.ensure_future(other())
-            for _ in range(2_000):
-                await limiter.acquire()
-                loop.true += 50_000  # ns of work
-            task.cancel()
-
-        loop.run_until_complete(main())
-        turns.append(loop.true)
-
-    assert max(later - sooner for sooner, later in pairwise(turns)) <= 10 * MS + PLATFORMS[platform].clock

@@ -96,13 +96,9 @@ def ready(look: Callable[[], list[int]], full: list[int]) -> None:
     raise AssertionError(f"{look()} lies ready, not {full}")
 
 
-def no_thread(name: str) -> None:
-    assert not [thread for thread in threading.enumerate() if thread.name == f"aiorate-timekeeper:{name}"]
-
-
 def test_a_budget_of_threads_and_loops_loses_nothing() -> None:
     bucket = Recorded("20000/s", burst=50)
-    budget = Budget(requests=bucket, tokens=aiorate.TokenBucket("1000000/s", burst=5000), scope="process", name="busy budget")
+    budget = Budget(requests=bucket, tokens=aiorate.TokenBucket("1000000/s", burst=5000), scope="process")
 
     def block(random: Random) -> Any:
         return budget.reserve(requests=random.randrange(1, 4), tokens=random.randrange(1, 300))
@@ -113,12 +109,11 @@ def test_a_budget_of_threads_and_loops_loses_nothing() -> None:
     ready(lambda: [budget.available(name) for name in budget.dimensions], [50, 5000])
     assert 0 == budget.waiting
     asyncio.run(budget.aclose())
-    no_thread("busy budget")
 
 
 def test_keys_of_threads_and_loops_lose_nothing() -> None:
     bucket = Recorded("20000/s", burst=50)
-    shared = Limiter(bucket, scope="process", name="busy keys")
+    shared = Limiter(bucket, scope="process")
     keyed = KeyedLimiter[int](lambda key: aiorate.TokenBucket("5000/s", burst=20), shared=shared, scope="process", max_keys=20)
 
     Users(lambda random: keyed(random.randrange(50)).of(random.randrange(1, 4))).run()
@@ -130,7 +125,6 @@ def test_keys_of_threads_and_loops_lose_nothing() -> None:
     assert [0] * len(keyed) == [keyed[key].statistics().waiting for key in keyed]
     asyncio.run(keyed.aclose())
     asyncio.run(shared.aclose())
-    no_thread("busy keys")
 
 
 @pytest.mark.parametrize("loop", FACTORIES)

@@ -20,7 +20,7 @@ BOTH: list[tuple[dict[str, Any], str]] = [  # wrong options of either, and what 
     *(({"slack": -0.001}, "0 seconds or more"), ({"slack": 0.0009}, "at least 0.001"), ({"grace": -1}, "grace")),
     *(({"on_unavailable": "ignore"}, "raise, wait, local, open"), ({"on_unavailable": "local"}, "needs local_share")),
     ({"on_unavailable": "local", "local_share": 0}, "more than 0"),
-    *(({"on_unavailable": "local", "local_share": 1.5}, "at most 1"), ({"local_share": 0.5}, "is for on_unavailable='local'")),
+    *(({"on_unavailable": "local", "local_share": 1.5}, "at most 1"), ({"local_share": 0.5}, "no other policy")),
     *(({"client_or_url": "127.0.0.1:6379"}, "URL"), ({"client_or_url": "http://127.0.0.1"}, "redis://")),
     ({"client_or_url": "redis://127.0.0.1:first/0"}, "must be a number"),
     ({"client_or_url": "redis://127.0.0.1/0?retries=3"}, "option, after its"),

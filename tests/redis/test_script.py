@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
-from struct import Struct
 
 import pytest
 from helpers.stores import TIMED, RealServer
 
-from aiorate._store.script import FORM, HEAD, MOST, OF_RATE, OF_WINDOW, TEXT, Answer, Question, numbers_of, pack, read_answer
+from aiorate._store.script import FORM, HEAD, MOST, OF_RATE, OF_WINDOW, TEXT, Answer, Question, pack, read_answer
 from aiorate._store.twin import Answering
 
 EPOCH = 1_700_000_000_000_000
@@ -25,27 +23,26 @@ class Twin:
         self.text: str = ""
         """Its value."""
 
-    def ask(self, now: float, packed: bytes, remembered: str) -> str:
+    def ask(self, now: float, asked: Question, remembered: str) -> str:
         """The answer to a question when the server's clock reads ``now``. Raises ValueError for a value of another kind of limit."""
-        w = Struct(f"<{len(packed) // 8}d").unpack(packed)
         kind = remembered.split(" ", 2)[1]
-        kept = _read(self.text, kind, w)
+        kept = _read(self.text, kind, asked)
         if self.text and kept is None:
             raise ValueError("WRONGTYPE the key has another kind of limit, or something else")
-        told = _read(remembered, kind, w) if remembered != self.text else None
-        answering = Answering(now, w, kept, told, self.text == remembered)
-        if not answering.states:
+        told = _read(remembered, kind, asked) if remembered != self.text else None
+        answering = Answering(now, asked, kept, told, self.text == remembered)
+        if not all(answering.states):
             return f"{now:.0f}; clock"
         self.text = f"{FORM} {kind} " + " ".join([f"{each:.17g}" for each in answering.answer.numbers])
         runs = [f" {n:.0f} {place:.0f}" + "".join([f" {us:.3f}" for us in starts]) for n, place, starts in answering.runs]
         return f"{self.text}; {answering.wait:.3f} {answering.place:.0f} {answering.seat:.0f}{''.join(runs)}"
 
 
-def _read(text: str, kind: str, w: Sequence[float]) -> list[float] | None:
+def _read(text: str, kind: str, asked: Question) -> list[float] | None:
     form, _, rest = text.partition(" ")
     its, _, words = rest.partition(" ")
     numbers = [float(each) for each in words.split(" ")] if form == FORM and its == kind and words else []
-    size = HEAD + sum(OF_RATE if w[12 + 7 * j] > 0 else OF_WINDOW for j in range(int(w[11])))
+    size = HEAD + sum(OF_RATE if every > 0 else OF_WINDOW for every, *_ in asked.limits)
     return numbers if len(numbers) == size else None
 
 
@@ -84,21 +81,21 @@ def history(store: RealServer, seed: int, questions: int) -> None:
         if old and random.random() < 0.02:
             store.send("SET", KEY, old)
             twin.text = old
-        packed, asked, whole = question(random, kind, dims, client, now)
-        reply = store.send("EVAL", TIMED, 1, KEY, packed, client.value or f"{FORM} {kind}", f"{now:.0f}")
-        assert reply == twin.ask(now, packed, client.value or f"{FORM} {kind}"), (seed, now)
+        asked = question(random, kind, dims, client, now)
+        reply = store.send("EVAL", TIMED, 1, KEY, pack(asked), client.value or f"{FORM} {kind}", f"{now:.0f}")
+        assert reply == twin.ask(now, asked, client.value or f"{FORM} {kind}"), (seed, now)
         rates = sum(every > 0 for every, _ in dims)
-        client.told(read_answer(reply, rates, len(dims) - rates, asked, whole), now)
+        client.told(read_answer(reply, rates, len(dims) - rates, [int(n) for n, _ in asked.runs], asked.within >= 0), now)
 
 
-def question(random: Random, kind: str, dims: list[tuple[float, int]], client: Client, now: float) -> tuple[bytes, list[int], bool]:
+def question(random: Random, kind: str, dims: list[tuple[float, int]], client: Client, now: float) -> Question:
     pick = random.choice
     begin = now // WINDOW * WINDOW + pick([0, 0, 0, 0, 0, 0, 0, 0, 0, WINDOW])
     edges = [begin + index * WINDOW for index in range(4)]
-    limits = [[every, burst, pick([0, 0, 0, 2, -1, -5, 10**16]), *([0] * 4 if every else edges)] for every, burst in dims]
+    limits = [[every, burst, pick([0, 0, 0, 2, -1, -5, MOST]), *([0] * 4 if every else edges)] for every, burst in dims]
     amounts = {"limiter": [1], "window": [1, 1, 7, 60]}.get(kind, [0, 1, 1, 7, 60])
     runs = [(pick([1, 1, 3, 50]), [pick(amounts) for _ in dims]) for _ in range(pick([0, 1, 1, 2, 4]))]
-    asked = Question(
+    return Question(
         pause=pick([-1] * 8 + [0, 500_000.5]),
         horizon=pick([20_000.0, 1_000.0, 2e6]),
         reach=pick([MOST, 50_000.0]),
@@ -110,8 +107,9 @@ def question(random: Random, kind: str, dims: list[tuple[float, int]], client: C
         seat=client.seat,
         gone=pick([0, 0, 0, 1]),
         margin=5_000.0,
+        limits=limits,
+        runs=runs,
     )
-    return pack(numbers_of(asked, limits, runs)), [n for n, _ in runs], asked.within >= 0
 
 
 @pytest.mark.parametrize("histories", [40, pytest.param(400, marks=pytest.mark.slow)])

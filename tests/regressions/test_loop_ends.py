@@ -23,7 +23,7 @@ from helpers.strategies import EACH
 import aiorate
 from aiorate import Limiter, Scheduler, TokenBucket, TokenPool
 from aiorate._tree.deciding import decisions
-from aiorate._tree.threads import waiters
+from aiorate._tree.threads import clear_closed
 from aiorate.testing import ManualClock, VirtualLoop
 
 CLEANING: dict[str, tuple[Callable[[], asyncio.AbstractEventLoop], Callable[[], Scheduler], int]] = {
@@ -251,5 +251,5 @@ def test_a_loop_that_ends_as_its_task_goes_on_keeps_the_grant() -> None:
         await limiter.acquire()
 
     asyncio.run(main())
-    decisions.run(waiters.clear_closed)
+    decisions.run(clear_closed)
     assert (limiter.statistics().granted, limiter.statistics().cancelled) == (2, 0)

@@ -1,30 +1,22 @@
-"""``simulate``: what it reads, what it computes, against real limiters, and what it prints."""
+"""``simulate``: what it reads, computes and prints."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from shutil import which
 
 import pytest
 from helpers.driving import LONG
 
-from aiorate import CalendarWindow, Limiter, Scheduler, WaitTooLong
 from aiorate._tools import cli
-from aiorate._tools.cli import STRATEGIES
-from aiorate._tools.figures import SECOND, busiest, plot
-from aiorate._tools.simulate import read
-from aiorate.testing import VirtualLoop
-from aiorate.testing._laws import grants
+from aiorate._tools.simulate import SECOND, busiest, read
 
 ROOT = Path(__file__).parents[2]
-GRAIN = 1_001_000  # ns: a limiter sets no two timers within 1 ms, and a virtual clock is a float of seconds
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -67,67 +59,6 @@ def test_files_and_empty_files(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "there are no arrivals" in capsys.readouterr().err
 
 
-# Playing.
-
-
-def trace(seed: int, requests: int, per_second: float, permits: int) -> list[tuple[int, int]]:
-    """Bursts and pauses, with instants that fall on no slot."""
-    chance = random.Random(seed)
-    now, arrivals = 0, []
-    for _ in range(requests):
-        arrivals.append((now, chance.randint(1, permits)))
-        pause = chance.choice((0, 0, 1, 1, 1, 6))
-        now += round(chance.expovariate(per_second) * 1_000_000 * pause * 0.7) * 1000 + (17_000 if pause else 0)
-    return arrivals
-
-
-def made(name: str, rate: str, origin: int) -> Scheduler:
-    return CalendarWindow(rate, "UTC", origin=origin) if name == "CalendarWindow" else STRATEGIES[name](rate)
-
-
-def limited(name: str, rate: str, arrivals: Sequence[tuple[int, int]], max_wait: int | None) -> list[int | None]:
-    """The waits at a real limiter on a virtual loop. The calendar begins with the first request, as in the simulation."""
-    waits: list[int | None] = [None] * len(arrivals)
-
-    async def request(limiter: Limiter, number: int, permits: int) -> None:
-        loop = asyncio.get_running_loop()
-        asked = loop.time()
-        try:
-            await limiter.acquire(permits, max_wait=None if max_wait is None else max_wait / SECOND)
-        except WaitTooLong:
-            return
-        waits[number] = round((loop.time() - asked) * SECOND)
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        begin = loop.time() + 0.01
-        limiter = Limiter(made(name, rate, -round(begin * SECOND)))
-        async with asyncio.TaskGroup() as group:
-            for number, (instant, permits) in enumerate(arrivals):
-                await asyncio.sleep(begin + instant / SECOND - loop.time())
-                group.create_task(request(limiter, number, permits))
-                await asyncio.sleep(0)
-
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(main())
-    return waits
-
-
-def check_same(name: str, rate: str, arrivals: Sequence[tuple[int, int]], max_wait: int | None) -> None:
-    expected = limited(name, rate, arrivals, max_wait)
-    granted = grants(made(name, rate, 0), arrivals, max_wait)
-    found = [None if at is None else at - asked for at, (asked, _) in zip(granted, arrivals, strict=True)]
-    assert [wait is None for wait in found] == [wait is None for wait in expected], (name, max_wait)
-    assert all(abs((one or 0) - (other or 0)) <= GRAIN for one, other in zip(found, expected, strict=True)), (name, max_wait)
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_waits_and_refusals_are_those_of_a_limiter(name: str) -> None:
-    """Refusals to the last one, and waits within the grain of the timers."""
-    for permits, max_wait in ((1, None), (1, 300_013_000), (2, 500_017_000), (3, None)):
-        check_same(name, "30/s", trace(7, 200, 40 / permits, permits), max_wait)
-
-
 # Figures.
 
 
@@ -149,16 +80,6 @@ def test_the_busiest_window_holds_the_most() -> None:
         window = chance.randrange(1, 40)
         tried = max(sum(start <= instant < start + window for instant in points) for start in range(-window, 61))
         assert busiest(points, window) == tried, (points, window)
-
-
-def test_a_plot_shows_both_and_the_rate() -> None:
-    """Twenty at 0 and one at 2 s; ten at 0. A rate that is far above both is not shown."""
-    title, *lines = plot("Title", [0] * 20 + [2 * SECOND], [0] * 10, 50).splitlines()
-
-    assert (title, len(lines)) == ("Title: up to 200/s", 20)
-    assert lines[0] == "    0.00 s " + "#" * 15 + "|" + "#" * 14 + "o" + "#" * 29
-    assert lines[19] == "    1.90 s " + "###" + " " * 12 + "|"
-    assert "|" not in plot("Title", [0] * 20 + [2 * SECOND], [0] * 10, 500)
 
 
 # The output.

@@ -199,23 +199,6 @@ def test_a_second_running_loop_is_an_error() -> None:
         asyncio.run(limiter.acquire())
 
 
-def test_a_worker_thread_acquires_through_its_run() -> None:
-    """`trio.from_thread` is to trio what `run_coroutine_threadsafe` is to asyncio."""
-
-    async def main() -> list[float]:
-        limiter = aiorate.Limiter(aiorate.TokenBucket("1000/s", burst=1))
-
-        def work() -> list[float]:
-            with pytest.raises(RuntimeError, match="another running event loop"):
-                limiter.try_acquire()
-            return [trio.from_thread.run(limiter.acquire) for _ in range(3)]
-
-        await limiter.acquire()
-        return await trio.to_thread.run_sync(work)
-
-    assert 3 == len(trio.run(main))
-
-
 @needs_fork
 def test_a_child_process_goes_on_with_the_budget() -> None:
     """It has neither the run nor the waiters of its parent, and may start another run."""
