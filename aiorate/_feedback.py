@@ -56,7 +56,9 @@ class Quota:
         _set(self, "name", name)
         _set(self, "unit", unit)
         for what, count in (("limit", limit), ("remaining", remaining), ("used", used)):
-            _set(self, what, _checked_count(f"Quota({what})", count))
+            if count is not None:
+                check_count(f"Quota({what})", count, ", or None (unknown)")
+            _set(self, what, count)
         for what, length in (("reset", reset), ("window", window), ("reset_error", reset_error)):
             _set(self, what, _seconds(f"Quota({what})", length))
         _set(self, "full_at_reset", full_at_reset)
@@ -115,7 +117,9 @@ class Feedback:
         _set(self, "quotas", quotas)
         _set(self, "source", source)
         _set(self, "retry_after", _seconds("Feedback(retry_after)", retry_after))
-        _set(self, "in_flight", _checked_count("Feedback(in_flight)", in_flight))
+        if in_flight is not None:
+            check_count("Feedback(in_flight)", in_flight, ", or None (unknown)")
+        _set(self, "in_flight", in_flight)
 
 
 def check_feedback(feedback: Feedback) -> None:
@@ -125,12 +129,6 @@ def check_feedback(feedback: Feedback) -> None:
             f"observe() takes what aiorate.http.read_feedback(status, headers) returns, not {kind_of(feedback)}. To make one by hand,"
             " write aiorate.http.Feedback(429, pause=2.5), or with quotas=(aiorate.http.Quota(remaining=5, reset=30),)."
         )
-
-
-def _checked_count(what: str, count: int | None) -> int | None:
-    if count is not None:
-        check_count(what, count, ", or None (unknown)")
-    return count
 
 
 def _seconds(what: str, duration: Duration | None) -> float | None:

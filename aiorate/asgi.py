@@ -117,7 +117,7 @@ def _standing(limiter: Limiter, name: str) -> list[tuple[_Policy, int, int]]:
     while True:
         now = level.now()  # which ends a pause that is over
         held = _held_for(limiter) if level.is_held else None
-        for (most, rate), (left, at) in zip(level.scheduler._quotas(), level.permitted._standings(now), strict=True):
+        for most, rate, left, at in level.permitted._standings(now):
             names.append(name)
             policy = _policy(name, names.count(name), most, rate.permits, rate.period_ns)
             wait = at - now

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from aiorate._rate import Number, Rate
+    from aiorate._schedulers.interface import Standing
 
 
 class AllOf(Scheduler):
@@ -101,11 +102,7 @@ class AllOf(Scheduler):
         least: int = min(member.available(now) for member in self._permitted)
         return least
 
-    def _quotas(self) -> list[tuple[int, Rate]]:
-        """Those of all members."""
-        return [quota for member in self.members for quota in member._quotas()]
-
-    def _standings(self, now: int) -> list[tuple[int, int]]:
+    def _standings(self, now: int) -> list[Standing]:
         """Those of all members."""
         return [standing for member in self._permitted for standing in member._standings(now)]
 

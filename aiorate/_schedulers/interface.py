@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from aiorate._meter import Meter
     from aiorate._rate import Number
 
+    Standing = tuple[int, Rate, int, int]
+
 
 NOBODY_KNOWS = 1 << 198
 """An answer of `Scheduler.take` in place of an instant. The limiter sets no timer, and is told when the answer changes."""
@@ -155,15 +157,12 @@ class Scheduler(ABC):
             least, most = (middle, most) if self.peek(middle, now) <= now else (least, middle - 1)
         return least
 
-    def _quotas(self) -> list[tuple[int, Rate]]:
-        """Each limit as a server tells it: the most permits at once, and the rate at which they come back."""
-        most = self.bound(1) if self.max_permits is None else self.max_permits
-        return [(max(1, self.rate._permits_in(NS_PER_SECOND)) if most is None else most, self.rate)]
-
-    def _standings(self, now: int) -> list[tuple[int, int]]:
-        """For each of the `_quotas`: the permits available at ``now``, and the instant at which there is one more, if none is taken."""
+    def _standings(self, now: int) -> list[Standing]:
+        """Each limit as a server tells it: the most permits at once, and the rate at which they come back; the permits available at
+        ``now``, and the instant at which there is one more, if none is taken."""
         left, most = self.available(now), self.max_permits
-        return [(left, now if most is not None and left >= most else self.peek(left + 1, now))]
+        at = now if most is not None and left >= most else self.peek(left + 1, now)
+        return [(most or self.bound(1) or max(1, self.rate._permits_in(NS_PER_SECOND)), self.rate, left, at)]
 
     def _rested(self, now: int) -> bool:
         """Whether a new scheduler in its place would serve no request sooner.

@@ -11,6 +11,8 @@ from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from aiorate._schedulers.interface import Standing
+
 
 class Visit(int):
     """The permits of a request that takes a place of each limiter on its way too, and keeps it until it leaves."""
@@ -59,10 +61,7 @@ class Places(Scheduler):
         self.peek(1, now)
         return self.size - self.used
 
-    def _quotas(self) -> list[tuple[int, Rate]]:
-        return []
-
-    def _standings(self, now: int) -> list[tuple[int, int]]:
+    def _standings(self, now: int) -> list[Standing]:
         return []
 
     def reset(self, now: int) -> None:

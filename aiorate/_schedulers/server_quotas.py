@@ -13,7 +13,7 @@ from aiorate._schedulers.all_of import AllOf
 
 if TYPE_CHECKING:
     from aiorate._feedback import Quota
-    from aiorate._schedulers.interface import Scheduler
+    from aiorate._schedulers.interface import Scheduler, Standing
 
 
 _MOST_WINDOWS = 32  # a second's, a minute's and a day's window, in what many responses said of them
@@ -166,12 +166,10 @@ class ServerQuotas(AllOf):
         left, limit, at, requests = quota.remaining, quota.limit, now + held_for, quota.unit == "requests"
         in_flight = in_flight if requests else 0
         if left is None and quota.used is not None and ns:
-            if limit is None:  # of the strategy's own rate, if that is per such a window
-                (strategy,) = self.members
-                limits = [part.rate.permits for part in (strategy, *strategy.members) if part.rate.period_ns == window]
-                left = max(0, min(limits) - quota.used) if limits else None
-            else:
-                left = max(0, limit - quota.used)
+            # Without a limit, of the strategy's own rate, if that is per such a window.
+            own = [part.rate.permits for part in (*self.members, *self.members[0].members) if part.rate.period_ns == window]
+            most = min(own, default=None) if limit is None else limit
+            left = None if most is None else max(0, most - quota.used)
         if left is None:
             return False
         if quota.full_at_reset:  # without a reset too: it may update an earlier report
@@ -257,14 +255,14 @@ class ServerQuotas(AllOf):
             at = max(at, self.members[0].peek(permits, ends, max(ahead - left, 0)))
         return at
 
-    def _standings(self, now: int) -> list[tuple[int, int]]:
+    def _standings(self, now: int) -> list[Standing]:
         """The strategy's, but at most what is left, until there is more for a request."""
         (strategy,), left = self.members, self.left(now)
         most, standings = strategy.max_permits, strategy._standings(now)
         if left is None:
             return standings
         at = self.peek(left + 1, now) if most is None or left < most else now
-        return [(left, max(at, more)) if left <= available else (available, more) for available, more in standings]
+        return [(size, rate, left, max(at, more)) if left <= own else (size, rate, own, more) for size, rate, own, more in standings]
 
 
 def heeding(asked: Scheduler, quota: Quota, paused: bool, now: int, held_for: int, in_flight: int) -> Scheduler:

@@ -208,6 +208,7 @@ class TicksAccumulator(Pacing):
     rate: Rate
     books_since: bool = False
     _makes_up: bool = True
+    _parameter: str = ""
     _strictness: tuple[int, int] = (0, 1)
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
@@ -227,13 +228,11 @@ class TicksAccumulator(Pacing):
     def lag(self, now: int) -> int:
         return 0 if self.ticks is None else max(0, now - self.ticks)
 
-    def _parameters(self) -> str:
-        return ""
-
     def __repr__(self) -> str:
         # The next slot as a clock reading in seconds, once there is one.
+        parameter = f", {self._parameter}={getattr(self, self._parameter):g}" if self._parameter else ""
         next_at = "" if self.ticks is None else f", next_at={round(ns_to_seconds(self.ticks), 6)}"
-        return f"{type(self).__name__}({str(self.rate)!r}{self._parameters()}{next_at})"
+        return f"{type(self).__name__}({str(self.rate)!r}{parameter}{next_at})"
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """None: after a pause, all the permits that it held up may go at once."""
@@ -270,6 +269,7 @@ class BurstCompensation(TicksAccumulator):
     __slots__ = ("_strictness",)
     rate: Rate
     books_since: bool = True
+    _parameter: str = "strictness"
 
     def __init__(self, rate: Rate | str | Number, strictness: Number = 1.0, *, start: int | None = None) -> None:
         num, den = self._strictness = exact(strictness, "BurstCompensation(strictness)")
@@ -290,9 +290,6 @@ class BurstCompensation(TicksAccumulator):
         num, den = self._strictness
         return largest + self.rate._permits_in(window) if num == den else None
 
-    def _parameters(self) -> str:
-        return f", strictness={self.strictness:g}"
-
 
 class BurstRatio(TicksAccumulator):
     """Keep to a schedule, and catch up at ``ratio`` times the rate after a delay.
@@ -310,6 +307,7 @@ class BurstRatio(TicksAccumulator):
     __slots__ = ("_ratio",)
     rate: Rate
     books_since: bool = True
+    _parameter: str = "ratio"
 
     def __init__(self, rate: Rate | str | Number, ratio: Number = 1.1, *, start: int | None = None) -> None:
         self._ratio = ratio_of(ratio, "BurstRatio(ratio")
@@ -339,6 +337,3 @@ class BurstRatio(TicksAccumulator):
         return ceil_div(due * unit, self._unit) - ceil_div((due - self._stored) * unit, self._unit)
 
     _after = Pacing._after  # the delay is stored
-
-    def _parameters(self) -> str:
-        return f", ratio={self.ratio:g}"

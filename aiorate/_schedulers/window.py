@@ -111,7 +111,7 @@ class SlidingWindow(Window):
                 log[place:] = [(instant, total - permits) for instant, total in log[place:]]
                 return
         first = bisect_right(log, max(now, log[-1][0]) - self.rate.period_ns, first, key=_instant)
-        gone = min(log[first - 1][1] + permits, log[-1][1])
+        gone = log[first - 1][1] + permits  # if those are more than all, they are all
         self._first = first = bisect_right(log, gone, first, key=_total)
         log[first - 1] = log[first - 1][0], gone
 

@@ -13,6 +13,7 @@ from aiorate._store.slots import Part
 if TYPE_CHECKING:
     from aiorate._rate import Rate
     from aiorate._schedulers.amounts import Permits
+    from aiorate._schedulers.interface import Standing
 
 
 class _Dimension(Scheduler):
@@ -49,9 +50,9 @@ class _Dimension(Scheduler):
         return max(self.max_permits or 0, largest) + self.rate._permits_in(window)
 
     def available(self, now: int) -> int:
-        return self._standings(now)[0][0]
+        return self._standings(now)[0][2]
 
-    def _standings(self, now: int) -> list[tuple[int, int]]:
+    def _standings(self, now: int) -> list[Standing]:
         return [self._pool._standings(now)[self._place]]
 
     def _rested(self, now: int) -> bool:

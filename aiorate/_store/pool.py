@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from aiorate._rate import Rate
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.calendar_window import CalendarWindow
+    from aiorate._schedulers.interface import Standing
     from aiorate._store.slots import Found
 
 
@@ -306,16 +307,16 @@ class Pool(Scheduler):
 
     # Looking.
 
-    def _quotas(self) -> list[tuple[int, Rate]]:
-        """The burst of each rate, of all processes together."""
-        return [(part.burst, part.rate) for part in self.parts]
-
-    def _standings(self, now: int) -> list[tuple[int, int]]:
-        """For each rate, the slots in hand that are due and those that the store had free when it answered last."""
-        if self.outage:
-            return [(part.burst, now) if self.outage == "open" else (0, NOBODY_KNOWS) for part in self.parts]
+    def _standings(self, now: int) -> list[Standing]:
+        """The burst of all processes; the slots in hand that are due, and those that the store had free when it answered last."""
         due = max(self.hand.by(now) - self._lapsed(self.need(1), now), 0) if self.unit else 0
-        return [level.standing(part, due, now) for part, level in zip(self.parts, self.levels, strict=True)]
+        told: list[Standing] = []
+        for part, level in zip(self.parts, self.levels, strict=True):
+            known = level.standing(part, due, now)
+            if self.outage:
+                known = (part.burst, now) if self.outage == "open" else (0, NOBODY_KNOWS)
+            told.append((part.burst, part.rate, *known))
+        return told
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """Of all processes together: b + R (W + late) of each rate, or n for each window of the calendar that one may touch.

@@ -235,7 +235,7 @@ class Limit(Node):
         if self.provider.state == "local":
             own = permitted.available(now)
         else:  # a store that processes share has more than is in hand here
-            own = min(left for left, _ in permitted._standings(now))
+            own = min(left for _, _, left, _ in permitted._standings(now))
         return own if self.above is None else min(own, self.above.available())
 
     def is_rested(self) -> bool:

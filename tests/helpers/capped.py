@@ -31,5 +31,5 @@ class Capped(Scheduler):
             self.lower(left, now, until)
 
     take, peek, give_back, charge, _shift, available, _standings, _rested = (_call("told", name) for name in ASKED_FOR_PERMITS)  # type: ignore[assignment]
-    set_rate, lag, bound, restart, _quotas = (_call("inner", name) for name in ("set_rate", "lag", "bound", "restart", "_quotas"))  # type: ignore[assignment]
+    set_rate, lag, bound, restart = (_call("inner", name) for name in ("set_rate", "lag", "bound", "restart"))  # type: ignore[assignment]
     rate, max_permits, books_since = map(_read, ("rate", "max_permits", "books_since"))

@@ -173,8 +173,7 @@ def test_a_limiter_of_a_month_says_how_things_stand() -> None:
     limiter.try_acquire(4)
 
     assert limiter.statistics().available == 6
-    assert limiter.scheduler._quotas() == [(10, limiter.rate)]
-    assert limiter.scheduler._standings(0) == [(6, 29 * DAY * S)]
+    assert limiter.scheduler._standings(0) == [(10, limiter.rate, 6, 29 * DAY * S)]
     assert (limiter.delay(6), limiter.delay(7)) == (0, 29 * DAY)
     assert (limiter.bound(DAY), limiter.bound(29 * DAY)) == (20, 30)
     limiter.refund(1)

@@ -85,6 +85,16 @@ def test_the_clock_is_asked_only_while_the_meter_is_open(kind: type[PureMeter]) 
     assert (False, [1, 1, 1]) == (meter.grab(), asked)
 
 
+def test_a_scheduler_that_is_asked_books_from_a_late_wake_up() -> None:
+    asked: list[object] = []
+    meter = PureMeter(ask=lambda permits, now, since: asked.append((permits, now, since)) or 990 + 10 * len(asked))  # type: ignore[func-returns-value]
+    meter.until, meter.read, meter.offset = FAR, lambda: 1005, 5
+    granted = meter.grab()
+    meter.since = 997
+    assert (True, False, 1) == (granted, meter.grab(), meter.grabs)
+    assert [(1, 1000, None), (1, 1000, 997)] == asked
+
+
 def test_an_error_of_the_clock_reaches_the_caller(kind: type[PureMeter]) -> None:
     for wrong, error in ((lambda: 1 // 0, ZeroDivisionError), (lambda: None, TypeError)):
         meter = opened(kind)

@@ -86,6 +86,7 @@ def test_rates_and_specs_are_values() -> None:
         twins += [eval(repr(value))] if "month" not in str(value) else []
         for twin in twins + ([Rate.parse(str(value))] if type(value) is Rate and "month" not in str(value) else []):
             assert (twin, hash(twin)) == (value, hash(value))
+        assert {getattr(twin, "_is_whole", None) for twin in twins[:3]} == {getattr(value, "_is_whole", None)}
         with pytest.raises(AttributeError, match=r"make a new one|cannot assign"):
             value.permits = value.verb = 6  # type: ignore[misc, union-attr]
         with pytest.raises(AttributeError):

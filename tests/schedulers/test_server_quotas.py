@@ -125,7 +125,7 @@ def test_a_cap_shows_in_what_is_available() -> None:
     """A pause does not move its end: the limiter's time stood still, the server's did not. A reset forgets it."""
     capped = Capped(full(), 3, 0, 5 * S)
     assert [capped.available(at * S) for at in (0, 1, 5)] == [3, 3, 10]
-    assert (capped._quotas(), capped._standings(0)) == (full()._quotas(), [(3, 5 * S)])
+    assert capped._standings(0) == [(10, full().rate, 3, 5 * S)]
     capped.take(2, 0)
     assert capped.available(0) == 1
     assert Capped(full(2), 3, 0, 5 * S).available(0) == 2

@@ -11,7 +11,10 @@ from aiorate import CalendarWindow, Rate, SlidingWindow
 
 
 def test_a_sliding_window_passes_n_in_any_period() -> None:
-    assert grants(SlidingWindow("3/s"), 8) == "0 0 0 1 1 1 2 2"
+    window = SlidingWindow("3/s")
+    assert grants(window, 8) == "0 0 0 1 1 1 2 2"
+    assert grants(window, 300, begin=9).endswith(" 108")
+    assert len(window._log) < 9  # it keeps what still counts
     assert waits(SlidingWindow("3/s"), "0 0.6 0.9 0.95 1.0 1.5") == "0 0 0 0.05 0.6 0.4"
 
 
@@ -56,6 +59,10 @@ def test_a_refund_forgets_the_oldest_entries_of_a_window() -> None:
     empty.give_back(1, S, taken=S // 2)
     assert waits(window, "0.6:2 0.6") == "0 0.9"
     assert waits(empty, "1 1 1 1") == "0 0 0 1"
+    later = SlidingWindow("3/s")
+    waits(later, "0 0.5:2")
+    later.give_back(1, S)  # not the one that has just left the window
+    assert (later.available(S), later.give_back(9, S), later.available(S)) == (2, None, 3)
 
 
 def test_a_charge_of_a_window_equals_takes_one_by_one() -> None:
@@ -64,6 +71,7 @@ def test_a_charge_of_a_window_equals_takes_one_by_one() -> None:
     makers = [
         lambda: SlidingWindow("5/s"),
         lambda: CalendarWindow("3/day", "Europe/Berlin", origin=1_711_846_800 * S),
+        lambda: CalendarWindow("3/day", "Europe/Berlin", origin=1_729_810_800 * S),
         lambda: CalendarWindow("3/6h", "UTC", origin=5),
         *(lambda rate=rate: CalendarWindow(rate, "Europe/Berlin", origin=december) for rate in ("3/month", "3/3months", "3/year")),
     ]
