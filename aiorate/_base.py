@@ -276,16 +276,20 @@ class Block(Generic[T]):
 
     def __enter__(self) -> T:
         """Wait in synchronous code, which needs ``scope="process"``."""
-        entering = self._enter(blocking=True)
-        try:
-            entering.send(None)
-        except StopIteration as entered:
-            return cast("T", entered.value)
-        raise AssertionError  # it did not block
+        return finish(self._enter(blocking=True))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the block, in any thread."""
         self._leave(error)
+
+
+def finish(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that blocks its thread instead of waiting."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return cast("T", end.value)
+    raise AssertionError  # it waits
 
 
 def limited(block: Block[Any], function: F, may_block: bool) -> F:
