@@ -11,7 +11,7 @@ from contextlib import aclosing
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
-from aiorate._errors import LimiterClosed, check_count
+from aiorate._errors import LimiterClosed, check_count, no_copy
 from aiorate._options import check_callback, check_options, kinds_of
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
@@ -21,7 +21,7 @@ from aiorate._tree.tree import Tree
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
     from types import TracebackType
-    from typing import ClassVar, Literal, NoReturn
+    from typing import ClassVar, Literal
 
     from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback, Quota
@@ -227,8 +227,7 @@ class Base:
         """The limits."""
         raise NotImplementedError
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"a {self._NAME} cannot be copied or pickled: the copy would grant the same permits again. Share it.")
+    __reduce__ = no_copy
 
     # Sharing.
 

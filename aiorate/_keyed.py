@@ -18,7 +18,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from aiorate._base import Base
-from aiorate._errors import check_count, kind_of, shown
+from aiorate._errors import check_count, kind_of, no_copy, shown
 from aiorate._events import Event, emit
 from aiorate._limiter import Limiter
 from aiorate._options import check_callback, check_options, kinds_of, strategy_of
@@ -28,7 +28,7 @@ from aiorate._tree.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
-    from typing import ClassVar, Literal, NoReturn
+    from typing import ClassVar, Literal
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback
@@ -174,8 +174,7 @@ class Keyed(Generic[K, V]):
         name = "" if self._name is None else f" {self._name!r}"
         return f"<{self._NAME}{name} of {len(self._kept)} keys{shared}>"
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"a {self._NAME} cannot be copied or pickled: the copy would grant the same permits again. Share it.")
+    __reduce__ = no_copy
 
     # Watching.
 

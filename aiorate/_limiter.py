@@ -238,8 +238,7 @@ class Limiter(Base, Block[float]):
             yield node.tree.run(count.slot, at, not waited)
 
     def _check(self, call: str, permits: int) -> None:
-        node = self._node
-        check_permits(call, permits, node.scheduler.max_permits if node.above is None else node.max_permits)
+        check_permits(call, permits, self._node.max_permits)
 
     # Changing, for those in line too.
 
