@@ -84,7 +84,6 @@ class Keyed(Generic[K, V]):
         self._on_event = on_event
         self._factory = factory
         self._max_keys = max_keys
-        self._process = scope == "process"
         self._tree = tree()  # of all keys without a shared limit, as far as they are made here
         by_key = callable(shared) and not isinstance(shared, (Base, Keyed, type))  # which can be called too, but not with a key
         self._shared_of: Callable[[K], object] | None = cast("Callable[[K], object]", shared) if by_key else None
@@ -104,14 +103,14 @@ class Keyed(Generic[K, V]):
         """The member that the factory ``made``. Raises TypeError and ValueError if it is none."""
         if not isinstance(made, self._KIND):
             raise TypeError(f"it must return {self._WANTED}, not {kind_of(made)}.")
-        made._check_scope("its scope", self._process)
+        made._check_scope("its scope", self._tree.threads)
         return cast("V", made)
 
     def _check_shared(self, what: str, shared: object) -> V:
         """The limit that members shall share. If it cannot be that, raises TypeError or ValueError, which names it ``what``."""
         if not isinstance(shared, self._KIND):
             raise TypeError(f"{what} must be a {self._KIND._NAME}, or a function of the key that returns one, not {kind_of(shared)}.")
-        shared._check_as_shared(what, self._process)
+        shared._check_as_shared(what, self._tree.threads)
         return cast("V", shared)
 
     # Looking.
@@ -123,7 +122,7 @@ class Keyed(Generic[K, V]):
             member = self._add(key)
         elif (node := member._node).used != self._uses:
             node.used = node.read() if self._uses < 0 else self._uses
-            if self._process:
+            if self._tree.threads:
                 self._move(key)
             else:
                 self._kept.move_to_end(key)
@@ -144,7 +143,7 @@ class Keyed(Generic[K, V]):
     @property
     def scope(self) -> Literal["loop", "process"]:
         """``"loop"`` or ``"process"``."""
-        return "process" if self._process else "loop"
+        return "process" if self._tree.threads else "loop"
 
     @property
     def name(self) -> str | None:
@@ -279,7 +278,7 @@ class Keyed(Generic[K, V]):
                     member._node.flow = flow
                 self._join_watch(key, member)
                 if not self._closed:
-                    self._kept[key] = member
+                    member = self._kept.setdefault(key, member)
             return member
 
     # Evicting.
