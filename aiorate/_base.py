@@ -44,8 +44,6 @@ class Base:
     """One node of a tree, and the places below it if there is a ``max_concurrency``."""
 
     __slots__ = ("__weakref__", "_all_places", "_lowest", "_meter", "_node")
-    _NAME: ClassVar[str]
-    """The name of the class, for errors."""
     _blocks: ClassVar[bool] = False
     """Whether synchronous code may wait for it, whatever its scope."""
     _all_places: tuple[Inside, ...]
@@ -67,16 +65,16 @@ class Base:
         on_wait: Callable[[Waited], object] | None,
     ) -> None:
         if max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None:
-            check_options(self._NAME, max_waiting, clock, name, on_event, on_wait)
+            check_options(type(self).__name__, max_waiting, clock, name, on_event, on_wait)
         # The defaults by hand: a twelfth of the time that a limiter takes.
-        late = 20_000_000 if catch_up == 0.02 else duration_to_ns(catch_up, f"{self._NAME}(catch_up)")
-        kind, tree = (Limit, Tree) if scope == "loop" else kinds_of(self._NAME, scope)
+        late = 20_000_000 if catch_up == 0.02 else duration_to_ns(catch_up, f"{type(self).__name__}(catch_up)")
+        kind, tree = (Limit, Tree) if scope == "loop" else kinds_of(type(self).__name__, scope)
         self._begin(kind(scheduler, late, tree(clock, precise), name), on_event)
         node = self._node
         if max_concurrency is not None:
             from aiorate._inside import Inside
 
-            check_count(f"{self._NAME}(max_concurrency)", max_concurrency, ", or None (no bound)", least=1)
+            check_count(f"{type(self).__name__}(max_concurrency)", max_concurrency, ", or None (no bound)", least=1)
             self._all_places = (Inside(max_concurrency, node),)
             self._lowest = self._all_places[0].node
         if max_waiting is not None:

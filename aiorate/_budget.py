@@ -75,7 +75,6 @@ class Budget(Base):
     """
 
     __slots__ = ("_names", "_on_error", "_shared", "_told", "_unnamed")
-    _NAME = "Budget"
 
     def __init__(
         self,
@@ -360,7 +359,6 @@ class KeyedBudget(Keyed[K, Budget]):
     """
 
     _KIND = Budget
-    _NAME = "KeyedBudget"
     _WANTED = "a Budget, such as Budget(requests='500/min')"
 
     # Asking.

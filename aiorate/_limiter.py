@@ -67,7 +67,6 @@ class Limiter(Base, Block[float]):
     """
 
     __slots__ = ()
-    _NAME = "Limiter"
 
     def __init__(
         self,

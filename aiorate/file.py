@@ -301,3 +301,6 @@ class _BudgetDesk(Budget):
 
     def _scheduler(self, limits: dict[str, Any], late: Duration) -> Dimensions:
         return self._booked
+
+
+_BudgetDesk.__name__ = "FileBudget"  # as errors name it
