@@ -21,7 +21,7 @@ from aiorate._tree.tree import Tree
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
     from types import TracebackType
-    from typing import ClassVar, Literal
+    from typing import Literal
 
     from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback, Quota
@@ -44,8 +44,6 @@ class Base:
     """One node of a tree, and the places below it if there is a ``max_concurrency``."""
 
     __slots__ = ("__weakref__", "_all_places", "_lowest", "_meter", "_node")
-    _blocks: ClassVar[bool] = False
-    """Whether synchronous code may wait for it, whatever its scope."""
     _all_places: tuple[Inside, ...]
     """Those of what it shares, too."""
     _lowest: Limit
@@ -105,7 +103,7 @@ class Base:
     @property
     def _may_block(self) -> bool:
         """Whether synchronous code may wait for it."""
-        return self._blocks or self._node.tree.threads
+        return self._node.tree.threads
 
     # Changing, for those in line too.
 
