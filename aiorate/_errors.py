@@ -75,9 +75,9 @@ def called(what: str, value: object) -> str:
     return f"{what[:-1]}{'' if what.endswith('()') else '='}{shown(value)})"
 
 
-def no_copy(limit: object) -> NoReturn:
+def no_copy(self: object) -> NoReturn:
     """The method ``__reduce__`` of what can be shared only."""
-    raise TypeError(f"a {type(limit).__name__} cannot be copied or pickled: the copy would grant the same permits again. Share it.")
+    raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: the copy would grant the same permits again. Share it.")
 
 
 def check_count(what: str, count: object, also: str = "", *, least: int = 0) -> None:
