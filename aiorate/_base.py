@@ -11,7 +11,7 @@ from contextlib import aclosing
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
-from aiorate._errors import LimiterClosed, check_count
+from aiorate._errors import LimiterClosed, check_count, no_copy
 from aiorate._options import check_callback, check_options, kinds_of
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
@@ -21,7 +21,7 @@ from aiorate._tree.tree import Tree
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
     from types import TracebackType
-    from typing import ClassVar, Literal, NoReturn
+    from typing import Literal
 
     from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback, Quota
@@ -44,10 +44,6 @@ class Base:
     """One node of a tree, and the places below it if there is a ``max_concurrency``."""
 
     __slots__ = ("__weakref__", "_all_places", "_lowest", "_meter", "_node")
-    _NAME: ClassVar[str]
-    """The name of the class, for errors."""
-    _blocks: ClassVar[bool] = False
-    """Whether synchronous code may wait for it, whatever its scope."""
     _all_places: tuple[Inside, ...]
     """Those of what it shares, too."""
     _lowest: Limit
@@ -67,16 +63,16 @@ class Base:
         on_wait: Callable[[Waited], object] | None,
     ) -> None:
         if max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None:
-            check_options(self._NAME, max_waiting, clock, name, on_event, on_wait)
+            check_options(type(self).__name__, max_waiting, clock, name, on_event, on_wait)
         # The defaults by hand: a twelfth of the time that a limiter takes.
-        late = 20_000_000 if catch_up == 0.02 else duration_to_ns(catch_up, f"{self._NAME}(catch_up)")
-        kind, tree = (Limit, Tree) if scope == "loop" else kinds_of(self._NAME, scope)
+        late = 20_000_000 if catch_up == 0.02 else duration_to_ns(catch_up, f"{type(self).__name__}(catch_up)")
+        kind, tree = (Limit, Tree) if scope == "loop" else kinds_of(type(self).__name__, scope)
         self._begin(kind(scheduler, late, tree(clock, precise), name), on_event)
         node = self._node
         if max_concurrency is not None:
             from aiorate._inside import Inside
 
-            check_count(f"{self._NAME}(max_concurrency)", max_concurrency, ", or None (no bound)", least=1)
+            check_count(f"{type(self).__name__}(max_concurrency)", max_concurrency, ", or None (no bound)", least=1)
             self._all_places = (Inside(max_concurrency, node),)
             self._lowest = self._all_places[0].node
         if max_waiting is not None:
@@ -107,7 +103,7 @@ class Base:
     @property
     def _may_block(self) -> bool:
         """Whether synchronous code may wait for it."""
-        return self._blocks or self._node.tree.threads
+        return self._node.tree.threads
 
     # Changing, for those in line too.
 
@@ -227,8 +223,7 @@ class Base:
         """The limits."""
         raise NotImplementedError
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"a {self._NAME} cannot be copied or pickled: the copy would grant the same permits again. Share it.")
+    __reduce__ = no_copy
 
     # Sharing.
 
@@ -276,16 +271,20 @@ class Block(Generic[T]):
 
     def __enter__(self) -> T:
         """Wait in synchronous code, which needs ``scope="process"``."""
-        entering = self._enter(blocking=True)
-        try:
-            entering.send(None)
-        except StopIteration as entered:
-            return cast("T", entered.value)
-        raise AssertionError  # it did not block
+        return finish(self._enter(blocking=True))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the block, in any thread."""
         self._leave(error)
+
+
+def finish(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that blocks its thread instead of waiting."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return cast("T", end.value)
+    raise AssertionError  # it waits
 
 
 def limited(block: Block[Any], function: F, may_block: bool) -> F:

@@ -12,7 +12,7 @@ from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, TypeVar
 
 from aiorate._base import Base, Block
-from aiorate._errors import called, check_count, kind_of
+from aiorate._errors import called, check_count, kind_of, no_copy
 from aiorate._events import Event
 from aiorate._keyed import Keyed
 from aiorate._limiter import Limiter
@@ -25,7 +25,7 @@ from aiorate._tree.supply import make_final, make_returnable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
-    from typing import Any, Literal, NoReturn
+    from typing import Any, Literal
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback, Quota
@@ -75,7 +75,6 @@ class Budget(Base):
     """
 
     __slots__ = ("_names", "_on_error", "_shared", "_told", "_unnamed")
-    _NAME = "Budget"
 
     def __init__(
         self,
@@ -338,8 +337,7 @@ class Lease(Block["Lease"]):
     def __repr__(self) -> str:
         return f"<Lease {', '.join(f'{place}={amount}' for place, amount in self._amounts.items())}, {self._state}>"
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Lease cannot be copied or pickled: the copy would give the same permits back again. Share it.")
+    __reduce__ = no_copy
 
 
 class KeyedBudget(Keyed[K, Budget]):
@@ -361,7 +359,6 @@ class KeyedBudget(Keyed[K, Budget]):
     """
 
     _KIND = Budget
-    _NAME = "KeyedBudget"
     _WANTED = "a Budget, such as Budget(requests='500/min')"
 
     # Asking.

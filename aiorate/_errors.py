@@ -12,6 +12,11 @@ A call that raises has changed nothing.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
 
 class LimiterError(Exception):
     """Base of the exceptions that a limiter raises instead of granting permits."""
@@ -68,6 +73,11 @@ def called(what: str, value: object) -> str:
     if not what.endswith(")"):
         return f"{what}: {shown(value)}"
     return f"{what[:-1]}{'' if what.endswith('()') else '='}{shown(value)})"
+
+
+def no_copy(self: object) -> NoReturn:
+    """The method ``__reduce__`` of what can be shared only."""
+    raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: the copy would grant the same permits again. Share it.")
 
 
 def check_count(what: str, count: object, also: str = "", *, least: int = 0) -> None:

@@ -18,7 +18,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from aiorate._base import Base
-from aiorate._errors import check_count, kind_of, shown
+from aiorate._errors import check_count, kind_of, no_copy, shown
 from aiorate._events import Event, emit
 from aiorate._limiter import Limiter
 from aiorate._options import check_callback, check_options, kinds_of, strategy_of
@@ -28,7 +28,7 @@ from aiorate._tree.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
-    from typing import ClassVar, Literal, NoReturn
+    from typing import ClassVar, Literal
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback
@@ -55,8 +55,6 @@ class Keyed(Generic[K, V]):
 
     _KIND: ClassVar[type[Base]]
     """The class of the members."""
-    _NAME: ClassVar[str]
-    """The name of the class, for errors."""
     _WANTED: ClassVar[str]
     """What the factory must return, for errors."""
     _weight: Callable[[K], object] | None = None
@@ -74,21 +72,21 @@ class Keyed(Generic[K, V]):
         on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = "loop",
     ) -> None:
+        own = type(self).__name__
         if not callable(factory):
-            raise TypeError(f"{self._NAME}(factory) must be a function of the key that returns {self._WANTED}, not {kind_of(factory)}.")
-        self._limit, tree = kinds_of(self._NAME, scope)
-        check_count(f"{self._NAME}(max_keys)", max_keys, least=1)
-        self._idle = None if idle is None else duration_to_ns(idle, f"{self._NAME}(idle)", "None (keys are kept)")
-        check_options(self._NAME, None, None, name, on_event, on_wait)
+            raise TypeError(f"{own}(factory) must be a function of the key that returns {self._WANTED}, not {kind_of(factory)}.")
+        self._limit, tree = kinds_of(own, scope)
+        check_count(f"{own}(max_keys)", max_keys, least=1)
+        self._idle = None if idle is None else duration_to_ns(idle, f"{own}(idle)", "None (keys are kept)")
+        check_options(own, None, None, name, on_event, on_wait)
         self._name = name
         self._on_event = on_event
         self._factory = factory
         self._max_keys = max_keys
-        self._process = scope == "process"
         self._tree = tree()  # of all keys without a shared limit, as far as they are made here
         by_key = callable(shared) and not isinstance(shared, (Base, Keyed, type))  # which can be called too, but not with a key
         self._shared_of: Callable[[K], object] | None = cast("Callable[[K], object]", shared) if by_key else None
-        self._shared: V | None = None if by_key or shared is None else self._check_shared(f"{self._NAME}(shared)", shared)
+        self._shared: V | None = None if by_key or shared is None else self._check_shared(f"{own}(shared)", shared)
         self._kept: OrderedDict[K, V] = OrderedDict()  # the one that was unused for longest first
         self._until_look = _APART  # uses until the next look at the oldest
         self._uses = 0 if self._idle is None else -1  # how often any key was used, or -1: keys go by the clock instead
@@ -104,14 +102,14 @@ class Keyed(Generic[K, V]):
         """The member that the factory ``made``. Raises TypeError and ValueError if it is none."""
         if not isinstance(made, self._KIND):
             raise TypeError(f"it must return {self._WANTED}, not {kind_of(made)}.")
-        made._check_scope("its scope", self._process)
+        made._check_scope("its scope", self._tree.threads)
         return cast("V", made)
 
     def _check_shared(self, what: str, shared: object) -> V:
         """The limit that members shall share. If it cannot be that, raises TypeError or ValueError, which names it ``what``."""
         if not isinstance(shared, self._KIND):
-            raise TypeError(f"{what} must be a {self._KIND._NAME}, or a function of the key that returns one, not {kind_of(shared)}.")
-        shared._check_as_shared(what, self._process)
+            raise TypeError(f"{what} must be a {self._KIND.__name__}, or a function of the key that returns one, not {kind_of(shared)}.")
+        shared._check_as_shared(what, self._tree.threads)
         return cast("V", shared)
 
     # Looking.
@@ -123,7 +121,7 @@ class Keyed(Generic[K, V]):
             member = self._add(key)
         elif (node := member._node).used != self._uses:
             node.used = node.read() if self._uses < 0 else self._uses
-            if self._process:
+            if self._tree.threads:
                 self._move(key)
             else:
                 self._kept.move_to_end(key)
@@ -144,7 +142,7 @@ class Keyed(Generic[K, V]):
     @property
     def scope(self) -> Literal["loop", "process"]:
         """``"loop"`` or ``"process"``."""
-        return "process" if self._process else "loop"
+        return "process" if self._tree.threads else "loop"
 
     @property
     def name(self) -> str | None:
@@ -172,10 +170,9 @@ class Keyed(Generic[K, V]):
     def __repr__(self) -> str:
         shared = ", shared by key" if self._shared_of is not None else "" if self._shared is None else f", shared={self._shared!r}"
         name = "" if self._name is None else f" {self._name!r}"
-        return f"<{self._NAME}{name} of {len(self._kept)} keys{shared}>"
+        return f"<{type(self).__name__}{name} of {len(self._kept)} keys{shared}>"
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"a {self._NAME} cannot be copied or pickled: the copy would grant the same permits again. Share it.")
+    __reduce__ = no_copy
 
     # Watching.
 
@@ -247,14 +244,14 @@ class Keyed(Generic[K, V]):
         """The member of a new key. Threads that make one at the same time get that of the first. No lock is held in functions of users."""
         if isinstance(key, CoroutineType):  # of which no two are equal: each call would have a full limit
             key.close()  # or Python would also warn that it was never awaited
-            raise TypeError(f"{self._NAME}: a coroutine cannot be a key. Await it first: keyed.acquire(await find_user()).")
+            raise TypeError(f"{type(self).__name__}: a coroutine cannot be a key. Await it first: keyed.acquire(await find_user()).")
         shared = self._shared
         if self._shared_of is not None and (given := self._shared_of(key)) is not None:
-            shared = self._check_shared(f"{self._NAME}(shared) for {key!r}", given)
+            shared = self._check_shared(f"{type(self).__name__}(shared) for {key!r}", given)
         flow: Flow | None = None
         if self._weight is not None:
             weight: Any = self._weight(key)
-            check_count(f"{self._NAME}(weight) for {shown(key)}: what the function returned", weight, least=1)
+            check_count(f"{type(self).__name__}(weight) for {shown(key)}: what the function returned", weight, least=1)
             flow = Flow(weight)
         made = self._factory(key)
         try:
@@ -263,7 +260,7 @@ class Keyed(Generic[K, V]):
                 self._drop_oldest(_MORE, room=1)
             member = member._node.tree.run(self._keep, key, member, shared, flow)
         except (TypeError, ValueError) as error:
-            raise type(error)(f"{self._NAME}: the factory returned {shown(made)} for {key!r}: {error}") from error
+            raise type(error)(f"{type(self).__name__}: the factory returned {shown(made)} for {key!r}: {error}") from error
         if self._closed:
             member._close()
         return member
@@ -280,7 +277,7 @@ class Keyed(Generic[K, V]):
                     member._node.flow = flow
                 self._join_watch(key, member)
                 if not self._closed:
-                    self._kept[key] = member
+                    member = self._kept.setdefault(key, member)
             return member
 
     # Evicting.
@@ -376,7 +373,6 @@ class KeyedLimiter(Keyed[K, Limiter]):
     """
 
     _KIND = Limiter
-    _NAME = "KeyedLimiter"
     _WANTED = "a Limiter, a strategy, a rate such as '10/s' or a list of these"
 
     def __init__(

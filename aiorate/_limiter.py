@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate._base import Base, Block, limited
+from aiorate._base import Base, Block, finish, limited
 from aiorate._errors import check_count
 from aiorate._loops.table import starved_here
 from aiorate._options import strategy_of
@@ -67,7 +67,6 @@ class Limiter(Base, Block[float]):
     """
 
     __slots__ = ()
-    _NAME = "Limiter"
 
     def __init__(
         self,
@@ -181,16 +180,14 @@ class Limiter(Base, Block[float]):
 
     def __enter__(self) -> float:
         """Wait in synchronous code, which needs ``scope="process"``."""
-        return super().__enter__() if self._all_places else self.acquire_blocking()
+        return self._begin_block(1)
+
+    def _begin_block(self, permits: int) -> float:
+        return finish(self._enter(permits, blocking=True)) if self._all_places else self.acquire_blocking(permits)
 
     def _enter(self, permits: int = 1, *, blocking: bool = False) -> Coroutine[Any, Any, float]:
         """Take the permits, and a place if there is a limit of concurrency; gives the seconds waited for both."""
-        if self._all_places:
-            return self._enter_places(permits, blocking)
-        return self._block(permits) if blocking else self.acquire(permits)
-
-    async def _block(self, permits: int) -> float:
-        return self.acquire_blocking(permits)
+        return self._enter_places(permits, blocking) if self._all_places else self.acquire(permits)
 
     async def _enter_places(self, permits: int, blocking: bool = False) -> float:
         if permits is not _ONE:
@@ -240,8 +237,7 @@ class Limiter(Base, Block[float]):
             yield node.tree.run(count.slot, at, not waited)
 
     def _check(self, call: str, permits: int) -> None:
-        node = self._node
-        check_permits(call, permits, node.scheduler.max_permits if node.above is None else node.max_permits)
+        check_permits(call, permits, self._node.max_permits)
 
     # Changing, for those in line too.
 
@@ -364,6 +360,9 @@ class Weighted(Block[float]):
 
     def _enter(self, *, blocking: bool = False) -> Coroutine[Any, Any, float]:
         return self._limiter._enter(self._permits, blocking=blocking)
+
+    def __enter__(self) -> float:
+        return self._limiter._begin_block(self._permits)
 
     def _leave(self, error: BaseException | None = None) -> None:
         self._limiter._leave()

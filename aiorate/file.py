@@ -51,7 +51,7 @@ class _Desks(Generic[D]):
     other threads and all who block. So neither pays for the other. What a limiter or a budget consists of is that of the caller's desk.
     """
 
-    _blocks = True
+    _may_block = True
 
     def _open(self, desk: Callable[[Scope], D], scope: Scope) -> None:
         """Have a desk that ``desk`` makes for that scope."""
@@ -301,3 +301,6 @@ class _BudgetDesk(Budget):
 
     def _scheduler(self, limits: dict[str, Any], late: Duration) -> Dimensions:
         return self._booked
+
+
+_BudgetDesk.__name__ = "FileBudget"  # as errors name it
