@@ -10,7 +10,6 @@ import asyncio
 from collections import Counter, deque
 from contextlib import asynccontextmanager
 from math import ceil
-from statistics import median
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -35,8 +34,7 @@ _MORE = 1.1  # what the server allows, as a multiple of the guarantee: the netwo
 
 def run(scheduler: Scheduler, seconds: float) -> int:
     """Run the demo and show its results; returns the exit code: 1 if the guarantee was broken."""
-    waits: list[float] = []
-    limiter = Limiter(scheduler, on_wait=lambda waited: waits.append(waited.seconds))
+    limiter = Limiter(scheduler)
     bound, rate = limiter.bound(1), limiter.rate.per_second
     allowed = ceil(_MORE * (bound or rate))
     clients = min(max(ceil(_DEMAND * rate * _ANSWER_AFTER), 1), _MOST_CLIENTS)
@@ -46,18 +44,18 @@ def run(scheduler: Scheduler, seconds: float) -> int:
     print(f"Without the limiter it got {len(free)} requests. Now {seconds:g} s with it ...\n", flush=True)
     begin = monotonic_ns()
     limited, refused = asyncio.run(send(seconds, clients, allowed, limiter))
-    granted, took = limiter.statistics().granted, (monotonic_ns() - begin) / SECOND
+    seen, took = limiter.statistics(), (monotonic_ns() - begin) / SECOND
     rows: list[tuple[str, object, object]] = [
         ("", "without", "with the limiter"),
         ("requests", len(free), len(limited)),
         ("refused by the server (429)", refused_free[429], refused[429]),
         ("arrived in the busiest second", busiest(free, SECOND), busiest(limited, SECOND)),
         ("bound(1): granted in any second, at most", "-", "none" if bound is None else bound),
-        ("median wait, longest wait", "-", f"{median(waits or [0]):.3f} s, {max(waits, default=0):.3f} s"),
+        ("median wait, longest wait", "-", f"{seen.waited_p50:.3f} s, {seen.waited_max:.3f} s"),
     ]
     for name, without, with_it in rows:
         print(f"{name:42}{without!s:>9}{with_it!s:>20}")
-    kept, verdict = judge(limiter.bound(took), granted, len(limited), took)
+    kept, verdict = judge(limiter.bound(took), seen.granted, len(limited), took)
     print(f"\n{verdict}")
     return 0 if kept else 1
 

@@ -16,7 +16,7 @@ import yarl
 
 import aiorate.aiohttp
 import aiorate.http
-from aiorate import KeyedLimiter, Limiter, TokenBucket
+from aiorate import Budget, KeyedLimiter, Limiter, TokenBucket
 from aiorate.http import hooks, limit_transport
 
 PACKAGES = pytest.mark.parametrize("package", [httpx2, httpx], ids=["httpx2", "httpx"])
@@ -38,6 +38,10 @@ def test_wrong_arguments_are_refused_at_once() -> None:
         ([[Limiter("1/s")]], {}, TypeError, "not list"),
         ([asyncio.Semaphore()], {}, TypeError, "not Semaphore"),
         ([Limiter("1/s")], {"key": str}, TypeError, "Leave key= out, or pass one limiter for each key"),
+        *(
+            ([Budget(requests="1/s")], option, TypeError, "only observes")
+            for option in ({"cost": len}, {"max_wait": 1}, {"feedback": False})
+        ),
         *(([Limiter("1/s")], {"max_wait": wait}, ValueError, r"\(max_wait=.*0 seconds or more, or None") for wait in (-1, timedelta(-1))),
         *(([Limiter("1/s")], {"max_wait": wait}, ValueError, "or None") for wait in (float("inf"), float("nan"), 10**400, Decimal("sNaN"))),
         *(([Limiter("1/s")], {"max_wait": wait}, TypeError, "a number of seconds or None") for wait in (True, "1")),

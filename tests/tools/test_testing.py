@@ -9,7 +9,19 @@ from typing import Any
 
 import pytest
 
-from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, Rate, Scheduler, SlidingWindow, TokenBucket
+from aiorate import (
+    AllOf,
+    Budget,
+    BurstCompensation,
+    CalendarWindow,
+    KeyedBudget,
+    KeyedLimiter,
+    Limiter,
+    Rate,
+    Scheduler,
+    SlidingWindow,
+    TokenBucket,
+)
 from aiorate.redis import RedisLimiter
 from aiorate.testing import ManualClock, VirtualLoop, reset_limiters, simulate
 
@@ -72,6 +84,8 @@ def test_virtual_time_waits_for_threads_and_not_for_what_spins(monkeypatch: pyte
 def test_simulate_gives_the_instants_of_one_line() -> None:
     bucket = TokenBucket("10/s", burst=2)
     assert simulate(bucket, [0, 0, 0, (0, 2), SECOND]) == [0, 0, SECOND // 10, 3 * SECOND // 10, SECOND]
+    edge, paced = CalendarWindow("2/s", "UTC", origin=0), BurstCompensation("4/s")  # which makes up for 20 ms of the wait for the edge
+    assert simulate(AllOf(edge, paced), [0] * 4) == [0, SECOND // 4, SECOND, SECOND + SECOND // 4 - SECOND // 50]
     for wrong in ([5, 4], [(1, 2, 3)], [0.5]):
         with pytest.raises((TypeError, ValueError), match="simulate"):
             simulate(bucket, wrong)  # type: ignore[arg-type]
