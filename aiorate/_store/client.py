@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _TICK = 0.25  # seconds between looks at a call that may hang, and at a task that may be idle
 _PATIENCE = 2  # ticks without an answer until a call is given up
+_OF_CLUSTER = 32  # the same in an outage: its client takes a dozen round trips to connect, and nobody here sees their answers
 _IDLE_TICKS = 4
 _MOST = 256  # keys in one call: writing and reading that keeps the loop busy for 10 ms, and the server for 3
 _RETRY, _LONGEST_RETRY = 0.01, 0.25
@@ -53,6 +54,7 @@ class StoreClient:
 
     def __init__(self, source: object, loop: Any) -> None:
         self._loop, self._store = loop, Store(source)  # which keeps the source: while this lives, no other client has its id
+        self._cluster: bool = is_cluster(source)
         self._decide: Callable[..., Any] = decisions.run if loop is None else call
         self._attached: WeakSet[Session] = WeakSet()
         self._wanting: dict[Session, None] = {}
@@ -201,7 +203,7 @@ class StoreClient:
         try:
             replies = await self._store.ask(questions)
         except asyncio.CancelledError:
-            if self._ticks <= _PATIENCE or self._task is None:  # by somebody else
+            if self._ticks <= _OF_CLUSTER or self._task is None:  # by somebody else
                 raise
             self._task.uncancel()
             replies = [Unreachable(f"no answer within {_PATIENCE * _TICK} s")] * len(questions)
@@ -240,6 +242,10 @@ class StoreClient:
             if session.client is self:
                 session.failed(error)
 
+    @property
+    def _patience(self) -> int:
+        return _OF_CLUSTER if self._cluster and self._silent is not None and not self._listening else _PATIENCE
+
     def _on_tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._tick = loop.call_later(_TICK, self._on_tick, loop)
         self._ticks += 1
@@ -249,8 +255,8 @@ class StoreClient:
         elif self._store.heard > self._heard:  # it is far away, and alive
             self._heard, self._ticks = self._store.heard, 1
         # Counted and not read from the clock: an answer to a loop that stood still is there already, and the store was not down.
-        elif self._ticks > _PATIENCE or not self._attached:
-            self._ticks = _PATIENCE + 1
+        elif self._ticks > self._patience or not self._attached:
+            self._ticks = _OF_CLUSTER + 1
             self._task.cancel()
 
 

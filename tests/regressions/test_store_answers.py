@@ -7,7 +7,7 @@ import json
 import logging
 import traceback
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -226,3 +226,27 @@ async def test_an_amount_larger_than_any_float_is_booked(store: RealServer) -> N
         with pytest.raises(WaitTooLong):
             await budget.reserve(tokens=1, max_wait=1e6).__aenter__()
         await budget.aclose()
+
+
+class _FarCluster(TimedClient):
+    """Its client takes many round trips to connect, and begins anew if it is not left to."""
+
+    connected = False
+
+    async def initialize(self) -> None:
+        await asyncio.sleep(0 if self.connected else 3)
+        self.connected = True
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_a_cluster_far_away_is_reached_in_the_end(store: RealServer) -> None:
+    """Each attempt was given up after half a second: "wait" waited for ever, and "open" had no limit. Closing does not take that long."""
+    for patient in (True, False):
+        client = type("RedisCluster", (_FarCluster,), {})(store)
+        limiter = RedisLimiter(client, "x", "10/s", on_unavailable="wait")
+        began = now()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(10 if patient else 2):
+                await limiter.acquire()
+        await limiter.aclose()
+        assert (patient, True) == (client.connected, now() - began < (5 if patient else 2.8))
