@@ -45,7 +45,7 @@ class Stored(Metered):
     """The instant up to which it is filled; None: the schedule has not begun."""
     _over: int
     """What has overflowed and has not returned."""
-    _latest: tuple[int, int, int, int, int] | None
+    _latest: tuple[int, int, int, int, Any] | None
     """Of the takes at the latest instant: that instant, their permits, and the state before them: due, overflow, and filled up to."""
     _peaks: list[tuple[int, int]] | None
     """Levels found by takes: instants ascend, levels descend; None: no take was noted."""
