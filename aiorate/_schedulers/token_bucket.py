@@ -45,8 +45,8 @@ class Stored(Metered):
     """The instant up to which it is filled; None: the schedule has not begun."""
     _over: int
     """What has overflowed and has not returned."""
-    _latest: tuple[int, int, tuple[Any, ...]] | None
-    """Of the takes at the latest instant: that instant, their permits, and the state before them."""
+    _latest: tuple[int, int, int, int, Any] | None
+    """Of the takes at the latest instant: that instant, their permits, and the state before them: due, overflow, and filled up to."""
     _peaks: list[tuple[int, int]] | None
     """Levels found by takes: instants ascend, levels descend; None: no take was noted."""
 
@@ -131,8 +131,10 @@ class Stored(Metered):
             at = max(since, last - (level - need) * den // (num * unit))
         if at <= now and not asking:
             latest, peaks = self._latest, self._peaks
-            joins = latest is not None and latest[0] == now
-            self._latest = (now, latest[1] + permits, latest[2]) if joins else (now, permits, (begun, self._over, self._last))  # type: ignore[index]
+            if latest is None or latest[0] != now:
+                self._latest = (now, permits, begun, self._over, self._last)
+            else:
+                self._latest = (now, latest[1] + permits, *latest[2:])
             if level >= full:
                 self._peaks = [(now if now > last else last, level)]  # as _note_level() leaves it, in less time
             elif not peaks or peaks[-1][0] != now or peaks[-1][1] < level:
@@ -207,9 +209,9 @@ class Stored(Metered):
         if latest and latest[0] == taken and latest[1] >= permits:
             if latest[1] > permits:
                 self._line.due -= credit  # type: ignore[operator]  # it has begun
-                self._latest = (latest[0], latest[1] - permits, latest[2])
+                self._latest = (latest[0], latest[1] - permits, *latest[2:])
             else:
-                self._line.due, self._over, self._last = latest[2]
+                self._line.due, self._over, self._last = latest[2:]
         elif taken is None:
             level += max(0, min(credit, most - level))
             self._note_level(now, level)

@@ -312,10 +312,10 @@ class Pool(Scheduler):
         due = max(self.hand.by(now) - self._lapsed(self.need(1), now), 0) if self.unit else 0
         told: list[Standing] = []
         for part, level in zip(self.parts, self.levels, strict=True):
-            known = level.standing(part, due, now)
+            left, at = level.standing(part, due, now)
             if self.outage:
-                known = (part.burst, now) if self.outage == "open" else (0, NOBODY_KNOWS)
-            told.append((part.burst, part.rate, *known))
+                left, at = (part.burst, now) if self.outage == "open" else (0, NOBODY_KNOWS)
+            told.append((part.burst, part.rate, left, at))
         return told
 
     def bound(self, window: int, largest: int = 1) -> int | None:
