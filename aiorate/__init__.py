@@ -8,14 +8,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from aiorate._errors import EngineUnavailable, LimiterClosed, LimiterError, LineFull, WaitTooLong
-from aiorate._limiter import Limiter
+from aiorate._limiters.limiter import Limiter
 from aiorate._loops.loop import Clock
 from aiorate._rate import Rate
 
 if TYPE_CHECKING:
-    from aiorate._budget import Budget, KeyedBudget, Lease
     from aiorate._events import Event, Waited
-    from aiorate._keyed import KeyedLimiter
+    from aiorate._limiters.budget import Budget, KeyedBudget, Lease
+    from aiorate._limiters.keyed import KeyedLimiter
+    from aiorate._limiters.slots import Slot
+    from aiorate._limiters.statistics import Statistics
     from aiorate._schedulers.all_of import AllOf
     from aiorate._schedulers.calendar_window import CalendarWindow
     from aiorate._schedulers.interface import Scheduler
@@ -24,9 +26,7 @@ if TYPE_CHECKING:
     from aiorate._schedulers.token_bucket import TokenBucket
     from aiorate._schedulers.token_pool import TokenPool
     from aiorate._schedulers.window import SlidingWindow
-    from aiorate._slots import Slot
     from aiorate._spec import RateSpec
-    from aiorate._statistics import Statistics
 
 __all__ = [
     "AllOf",
@@ -62,9 +62,11 @@ __all__ = [
 
 # Names that not every program needs are imported at their first use.
 _WHERE = {
-    "_budget": ("Budget", "KeyedBudget", "Lease"),
     "_events": ("Event", "Waited"),
-    "_keyed": ("KeyedLimiter",),
+    "_limiters.budget": ("Budget", "KeyedBudget", "Lease"),
+    "_limiters.keyed": ("KeyedLimiter",),
+    "_limiters.slots": ("Slot",),
+    "_limiters.statistics": ("Statistics",),
     "_schedulers.all_of": ("AllOf",),
     "_schedulers.calendar_window": ("CalendarWindow",),
     "_schedulers.interface": ("Scheduler",),
@@ -73,9 +75,7 @@ _WHERE = {
     "_schedulers.token_bucket": ("TokenBucket",),
     "_schedulers.token_pool": ("TokenPool",),
     "_schedulers.window": ("SlidingWindow",),
-    "_slots": ("Slot",),
     "_spec": ("RateSpec",),
-    "_statistics": ("Statistics",),
 }
 
 

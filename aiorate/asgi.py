@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from aiorate._errors import LimiterError, LineFull, WaitTooLong, kind_of
-from aiorate._keyed import KeyedLimiter
-from aiorate._limiter import Limiter
+from aiorate._limiters.keyed import KeyedLimiter
+from aiorate._limiters.limiter import Limiter
 from aiorate._rate import NS_PER_SECOND, ceil_div
 from aiorate._tree.provider import OWN
 

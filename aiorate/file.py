@@ -12,8 +12,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import aiorate._tree.threads  # noqa: F401  # now: a fork while another thread imports it would leave the child waiting for that
-from aiorate._budget import Budget
-from aiorate._limiter import Limiter
+from aiorate._limiters.budget import Budget
+from aiorate._limiters.limiter import Limiter
 from aiorate._loops.table import running_loop
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any, Literal
 
-    from aiorate._budget import Lease
     from aiorate._events import Event, Waited
+    from aiorate._limiters.budget import Lease
+    from aiorate._limiters.statistics import Statistics
     from aiorate._loops.loop import Clock
     from aiorate._rate import Duration, Number, Rate
     from aiorate._schedulers.dimensions import Dimensions
     from aiorate._schedulers.token_bucket import TokenBucket
     from aiorate._spec import RateSpec
-    from aiorate._statistics import Statistics
     from aiorate._store.options import OneLimit
 
     Scope = Literal["loop", "process"]

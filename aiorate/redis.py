@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from aiorate._budget import Budget
-from aiorate._limiter import Limiter
+from aiorate._limiters.budget import Budget
+from aiorate._limiters.limiter import Limiter
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._store.budget import Booked
 from aiorate._store.options import Terms, limit_of, parts_of

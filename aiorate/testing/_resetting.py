@@ -7,15 +7,15 @@ from functools import partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from aiorate._budget import Budget
 from aiorate._errors import kind_of
-from aiorate._keyed import Keyed
-from aiorate._limiter import Limiter
+from aiorate._limiters.budget import Budget
+from aiorate._limiters.keyed import Keyed
+from aiorate._limiters.limiter import Limiter
 from aiorate._schedulers.places import Places
 
 if TYPE_CHECKING:
-    from aiorate._budget import KeyedBudget
-    from aiorate._keyed import KeyedLimiter
+    from aiorate._limiters.budget import KeyedBudget
+    from aiorate._limiters.keyed import KeyedLimiter
     from aiorate._loops.loop import ReadClock
     from aiorate._tree.limit import Limit as Node
 

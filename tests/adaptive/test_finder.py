@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aiorate._finder import Finder
+from aiorate._limiters.finder import Finder
 
 SECOND = 1_000_000_000
 TRIP = SECOND // 10

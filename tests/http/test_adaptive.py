@@ -13,7 +13,7 @@ from helpers.driving import one_loop
 from helpers.server import Server, in_thread
 
 from aiorate import KeyedLimiter, Limiter, Rate
-from aiorate._finder import Finder
+from aiorate._limiters.finder import Finder
 from aiorate.adaptive import AdaptiveRate, adaptive_of
 from aiorate.http import blocking_hooks, limit_transport
 from aiorate.testing import ManualClock
@@ -37,7 +37,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
             told.append(("throttled", pause // 1_000_000_000))
             super().throttled(now, took, stood, pause)
 
-    monkeypatch.setattr("aiorate.adaptive.Finder", Recording)
+    monkeypatch.setattr("aiorate._limiters.adaptive.Finder", Recording)
     return told
 
 

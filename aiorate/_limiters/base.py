@@ -12,7 +12,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from aiorate._errors import LimiterClosed, check_count, no_copy
-from aiorate._options import check_callback, check_options, kinds_of
+from aiorate._limiters.options import check_callback, check_options, kinds_of
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._tree.limit import Limit
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback, Quota
-    from aiorate._inside import Inside
+    from aiorate._limiters.inside import Inside
+    from aiorate._limiters.statistics import Statistics
     from aiorate._loops.loop import Clock
     from aiorate._rate import Duration
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
-    from aiorate._statistics import Statistics
     from aiorate._tree.watch import Watch
 
     F = TypeVar("F", bound=Callable[..., Any])
@@ -70,7 +70,7 @@ class Base:
         self._begin(kind(scheduler, late, tree(clock, precise), name), on_event)
         node = self._node
         if max_concurrency is not None:
-            from aiorate._inside import Inside
+            from aiorate._limiters.inside import Inside
 
             check_count(f"{type(self).__name__}(max_concurrency)", max_concurrency, ", or None (no bound)", least=1)
             self._all_places = (Inside(max_concurrency, node),)
@@ -169,7 +169,7 @@ class Base:
         Those of a `Budget` are in reservations: ``available`` is how many of 1 each could be made now, settled amounts are not counted, and
         ``rate`` is that of the first dimension.
         """
-        from aiorate._statistics import snapshot
+        from aiorate._limiters.statistics import snapshot
 
         return self._node.tree.run(snapshot, *self._lines)
 

@@ -17,11 +17,11 @@ from threading import RLock
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from aiorate._base import Base
 from aiorate._errors import check_count, kind_of, no_copy, shown
 from aiorate._events import Event, emit
-from aiorate._limiter import Limiter
-from aiorate._options import check_callback, check_options, kinds_of, strategy_of
+from aiorate._limiters.base import Base
+from aiorate._limiters.limiter import Limiter
+from aiorate._limiters.options import check_callback, check_options, kinds_of, strategy_of
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.watch import Watch
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback
-    from aiorate._options import Limits
+    from aiorate._limiters.adaptive import AdaptiveRate
+    from aiorate._limiters.options import Limits
     from aiorate._rate import Duration
     from aiorate._tree.limit import Limit
-    from aiorate.adaptive import AdaptiveRate
 
 
 K = TypeVar("K", bound="Hashable")

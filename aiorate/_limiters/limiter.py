@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate._base import Base, Block, finish, limited
 from aiorate._errors import check_count
+from aiorate._limiters.base import Base, Block, finish, limited
+from aiorate._limiters.options import strategy_of
 from aiorate._loops.table import starved_here
-from aiorate._options import strategy_of
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
 from aiorate._schedulers.places import Visit
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypeVar
 
     from aiorate._events import Event, Waited
+    from aiorate._limiters.options import Limits
+    from aiorate._limiters.slots import Slot
     from aiorate._loops.loop import Clock
-    from aiorate._options import Limits
     from aiorate._rate import Duration, Number
-    from aiorate._slots import Slot
     from aiorate._spec import RateSpec
 
     F = TypeVar("F", bound=Callable[..., Any])
@@ -228,7 +228,7 @@ class Limiter(Base, Block[float]):
         If the body of the loop is slow, the next slots come at once, up to ``catch_up`` seconds' worth. Older ones are skipped, which shows
         as a gap in ``slot.index``, and are counted in ``statistics().skipped``.
         """
-        from aiorate._slots import SlotCount
+        from aiorate._limiters.slots import SlotCount
 
         node, count = self._node, SlotCount(self._node)
         while True:

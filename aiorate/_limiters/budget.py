@@ -11,12 +11,12 @@ from logging import getLogger
 from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, TypeVar
 
-from aiorate._base import Base, Block
 from aiorate._errors import called, check_count, kind_of, no_copy
 from aiorate._events import Event
-from aiorate._keyed import Keyed
-from aiorate._limiter import Limiter
-from aiorate._options import strategy_of
+from aiorate._limiters.base import Base, Block
+from aiorate._limiters.keyed import Keyed
+from aiorate._limiters.limiter import Limiter
+from aiorate._limiters.options import strategy_of
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback, Quota
+    from aiorate._limiters.options import Limits
     from aiorate._loops.loop import Clock
-    from aiorate._options import Limits
     from aiorate._rate import Duration
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.interface import Scheduler
