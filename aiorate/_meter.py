@@ -1,12 +1,12 @@
 """The meter: a permit that lies ready is had by one call, which reads the clock, compares and adds.
 
 While only single permits are asked for, four strategies are a straight line: a bucket, a pool with burst ratio 1, the ticks accumulator,
-and burst compensation with a strictness of 1. A permit is due at an instant, the next one some ticks later, and what lies idle for longer
-than the slack is cut off. The scheduler keeps that instant in its meter and nowhere else, so there is nothing to copy back.
+and burst compensation with a strictness of 0 or 1. A permit is due at an instant, the next one some ticks later, and what lies idle for
+longer than the slack is cut off. The scheduler keeps that instant in its meter and nowhere else; what else it notes of grabs, it collects.
 
 Time is counted in ticks, as everywhere in the schedulers (`Rate._ticks`). The meter that is compiled from ``_cmeter.c`` does the same,
-several times faster. It is optional, and the environment variable ``AIORATE_PURE=1`` leaves it out. Knows nothing of waiting requests,
-or of the reason for which it is shut.
+several times faster. It is optional, and the environment variable ``AIORATE_PURE=1`` leaves it out. Knows nothing of who waits, or of
+the reason for which it is shut.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class AdaptiveRate:
     def _heed(self, throttled: bool, feedback: Feedback | None, granted: int) -> None:
         """What an adapter heard, which observes it too: whether the server throttled, what else it said, and the reading at the grant."""
         named = feedback.pause if feedback is not None and feedback.pause is not None else 0
-        self._search.hear(self._limiter._node.read() - granted, duration_to_ns(named, "heed(pause)") if throttled else None)
+        self._search.hear(self._limiter._node.read() - granted, duration_to_ns(named, "observe(pause)") if throttled else None)
 
     def __repr__(self) -> str:
         search = self._search

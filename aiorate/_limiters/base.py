@@ -1,4 +1,4 @@
-"""What a `Limiter` and a `Budget` have in common: their options, how callers wait, and the calls that are the same for both.
+"""What a `Limiter` and a `Budget` have in common: their options, and the calls that are the same for both.
 
 A `Block` is what is entered and left, by ``async with``, ``with``, or a call of a decorated function.
 """

@@ -1,8 +1,8 @@
 """One limit for each key: a host, a user, a chat. Keys come and go; a key that owes something is never dropped.
 
-What is kept for a key is made when that is first used, and has a node. The keys are in the order of their last use. Each new key, and now
-and then a use, looks at those that were unused for longest, so that eviction needs no task and no timer. Knows nothing of how a rate is
-computed, of event loops, or of HTTP.
+What is kept for a key is made when that is first used, and has a node. The keys are roughly in the order of their last use. Once there are
+too many, or with ``idle``, each new key and now and then a use looks at those that were unused for longest, so that eviction needs no task
+and no timer. Knows nothing of how a rate is computed, or of event loops.
 """
 
 from __future__ import annotations
@@ -453,7 +453,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
             above = above.above
         if above is not None and any(quota.remaining == 0 for quota in everywhere):
             told = replace(feedback, quotas=everywhere)
-            above.tree.run(above.observe, told, duration_to_ns(jitter, "observe(jitter)"))
+            above.tree.change(partial(above.observe, told, duration_to_ns(jitter, "observe(jitter)")))
             rest = tuple(quota for quota in feedback.quotas if quota.name != "global")
             feedback = replace(feedback, pause=None, quotas=rest)
         limiter.observe(feedback, jitter=jitter)

@@ -66,7 +66,7 @@ class _Request:
     epoch: int
     """That of its tree at the time."""
     left: bool
-    """Whether it has left its line, and was not granted."""
+    """Whether its owner waits no longer. One that has left its line is not granted."""
 
 
 class FutureTicket(Future[Any], _Request):
@@ -128,7 +128,7 @@ class Waker(ABC):
         look()
 
     def retire(self) -> None:
-        """Have nothing decided from now on: its owners are in a loop that is no longer used."""
+        """Have nothing decided from now on: its owners are in a loop that is no longer used, or its key is gone."""
         return
 
     async def aclose(self) -> None:

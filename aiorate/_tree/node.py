@@ -78,7 +78,8 @@ class Node(Supply):
         if self.line.turns is not None:
             self.tree.add(self)
         self.provider.shared()
-        if permits_above is SAME and type(self.meter) is type(above.meter) is Meter:  # else not all of them lie straight
+        straight = [type(each.meter) is Meter and each.meter is each.scheduler._meter for each in (self, above)]
+        if permits_above is SAME and all(straight):  # a meter that asks its scheduler takes nothing above
             self.meter.above = above.meter
         self.open_meter()
 

@@ -1,4 +1,4 @@
-"""Why a request gets no permits: the errors, in words. Knows nothing of rates or loops. Durations are in ns; an unknown one is None."""
+"""Why a request gets no permits: the errors, in words. Durations are in ns; an unknown one is None."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def named(permits: Permits) -> str:
 
 
 def closed(call: str, name: str | None) -> LimiterClosed:
-    """The limiter of that name, or one that it shares, is closed."""
+    """The limiter or budget of that name, or one that it shares, is closed."""
     return LimiterClosed(
-        f"{call}: the limiter{f' {name!r}' if name else ''} is closed. Create a new one, or reopen it:"
-        " limiter.apply(aiorate.RateSpec(limiter.rate, 1, 'start'))."
+        f"{call}: {repr(name) if name else 'the limit'} is closed. Create a new one, or reopen a Limiter:"
+        " limiter.apply(aiorate.RateSpec(rate, burst_ratio, 'start'))."
     )
 
 

@@ -43,7 +43,7 @@ SAME = cast("Callable[[Permits], Permits]", int)
 
 
 class Supply(Timeline):
-    """One scheduler, and what is granted at once. `Node` adds those who wait."""
+    """One scheduler, and what is granted at once. `Node` adds how those who wait in its line are granted."""
 
     __slots__ = (
         "above",
@@ -186,7 +186,8 @@ class Supply(Timeline):
         if above.shut:
             return above.closed_error(named(up))
         if (most := above.exceeded(up)) is not None:
-            return ValueError(f"acquire({up}) can no longer be granted: {most} is the most at once of the limit that is shared.")
+            call = "acquire" if isinstance(up, int) else "reserve"
+            return ValueError(f"{call}({up}) can no longer be granted: {most} is the most at once of the limit that is shared.")
         return None
 
     def _peek(self, permits: Permits, now: int, ahead: Permits) -> int:
@@ -221,7 +222,7 @@ class Supply(Timeline):
         return self.meter.until > 0
 
     def take(self, permits: Permits, since: int | None = None) -> tuple[int, tuple[tuple[Self, Permits, int], ...]] | None:
-        """Take the permits here and above, or nowhere, if nobody is in line and they are due. ``since`` when they are wanted: now.
+        """Take the permits here and above, or nowhere, if nobody is in line and they are due. They are wanted ``since`` then, or now.
 
         Returns the instant for which they are scheduled, and what was taken; None if they were not.
         """

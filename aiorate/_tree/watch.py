@@ -1,4 +1,4 @@
-"""Watch: the callbacks that are told of requests that waited. A limiter has one only once it is watched. Imported when used."""
+"""Watch: the callbacks that are told of requests that waited. A limiter has one only once it is watched."""
 
 from __future__ import annotations
 

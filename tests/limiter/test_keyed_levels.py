@@ -9,7 +9,7 @@ import pytest
 from helpers.driving import Crowd, SteppedClock, in_ms, one_loop, turns
 from helpers.feedback import said
 
-from aiorate import KeyedLimiter, Limiter, LimiterClosed, TokenBucket
+from aiorate import KeyedLimiter, Limiter, LimiterClosed, SlidingWindow, SmoothBursty, TokenBucket
 
 pytestmark = one_loop
 
@@ -125,3 +125,14 @@ async def test_what_others_share_cannot_share_another_limit() -> None:
         teams: KeyedLimiter[str] = KeyedLimiter(lambda key, team=team: team, shared=Limiter("1/s"))  # type: ignore[misc]
         with pytest.raises(ValueError, match="others share it already"):
             teams["a"]
+
+
+async def test_keys_of_every_kind_take_of_the_shared_limit() -> None:
+    """In pure Python, keys whose permits lie on no straight line took nothing there, nor any key below a limit with places."""
+    for make in (SlidingWindow, SmoothBursty, lambda rate: TokenBucket(rate, burst=100)):
+        for places in (None, 1000):
+            shared = Limiter(TokenBucket("10/h", burst=10), max_concurrency=places)
+            keyed: KeyedLimiter[int] = KeyedLimiter(lambda key, make=make: make("100000/s"), shared=shared)  # type: ignore[misc]
+
+            assert sum([keyed.try_acquire(number % 4) for number in range(100)]) <= 10, (make, places)
+            assert shared.statistics().granted <= 10, (make, places)
