@@ -45,11 +45,12 @@ class SlotCount:
         """The slot that was granted for the instant ``at``. The slots skipped before one that did not wait, nothing else has noticed."""
         node = self._node
         if self._index:
+            spilled = max(0, node.scheduler._spilled - self._spilled)  # a reset() begins it again, and set_rate() rounds it
             if at_once:
-                node.skip(node.scheduler._spilled - self._spilled)
+                node.skip(spilled)
             self._index += max(0, node.counters.skipped - self._skipped)  # a reset() restarts their count
             if at < self._opened - node.catch_up:
-                at += node.scheduler._spilled - self._spilled  # the slot of that index, in place of the late one that was granted
+                at += spilled  # the slot of that index, in place of the late one that was granted
         index, now, reading = self._index, node.look_now(), node.reading_at(at)
         self._index, self._since = index + 1, at
         return Slot(index, ns_to_seconds(at if reading is None else reading), ns_to_seconds(max(0, now - at)))

@@ -101,6 +101,7 @@ class Limit(Node):
         if self.shut:
             raise self.closed_error(named(permits))
         if self.max_waiting is not None:
+            self.here()  # the lines of a loop that was left do not count
             most, others = self.max_waiting
             lines = [self.line, *[other.line for other in others]]
             if sum(map(len, lines)) >= most and sum([line.count() for line in lines]) >= most:  # without those that are being cancelled

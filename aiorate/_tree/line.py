@@ -44,13 +44,11 @@ class Line(Generic[N]):
     Leaving from the middle takes amortised constant time, and keeps nothing of the waiter alive but its ticket, for a while.
     """
 
-    __slots__ = ("_countable", "_gone", "_own", "_queue", "departures", "head", "total", "turns")
+    __slots__ = ("_countable", "_gone", "_own", "_queue", "head", "total", "turns")
 
     def __init__(self) -> None:
         self.total: Permits = 0
         """The permits of all its own requests."""
-        self.departures: int = 0
-        """How often a request has left that was not served."""
         self.turns: FairQueue[Ticket | N] | None = None
         """The limits below, and the first request; None: nobody shares this limit."""
         self.head: Ticket | None = None
@@ -105,13 +103,12 @@ class Line(Generic[N]):
     def leave(self, ticket: Ticket) -> None:
         """Remove a request that was not served. Closed, not cancelled, it must not be decided: its owner can no longer run."""
         ticket.left = True
-        self.departures += 1
         self.total -= ticket.wanted
         self._countable += _AT_ONCE
         self._gone += 1
         if self._gone > _SMALL and 2 * self._gone > len(self._queue):
             # More holes than requests: close up, so that cancelled requests cost nothing during a long wait of the first.
-            left = deque(self)
+            left = deque([each for each in list(self._queue) if not each.left])  # one that is being granted is taken out by that
             self._gone -= len(self._queue) - len(left)
             self._queue = left
 

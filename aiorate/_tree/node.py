@@ -162,7 +162,10 @@ class Node(Supply):
     def _look(self) -> Node | None:
         """Grant what is due, or stand above, or set the timer. Returns the limit above if its first may be another one now."""
         tree = self.tree
-        if self._serving or tree.loop is None:
+        if tree.loop is None:
+            return None
+        if self._serving:  # a finalizer has changed something in the middle
+            tree.loop.post(self.look_if_alive)
             return None
         self._serving = True
         self.meter.until = 0
@@ -277,17 +280,18 @@ class Node(Supply):
                         break
                     woken += granted
                     continue
-                permits, since, departures = first.wanted, first.since, line.departures
+                permits, since = first.wanted, first.since
                 at = permitted.take(permits, now, since if since > earliest else earliest)
                 if at > now:
                     self._set_due(at)
                     break
                 if not taken or taken[0][1] is not permits:
                     taken = ((self, permits, now),)
+                outcome = at, taken, reading, None if watched is None else watched.paused(at, since)
                 try:
-                    if line.departures != departures and line.first_request() is not first:
+                    if first.left:
                         raise InvalidStateError
-                    first.set_result((at, taken, reading, None if watched is None else watched.paused(at, since)))
+                    first.set_result(outcome)
                 except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
                     permitted.give_back(permits, now, now)
                     continue
@@ -336,8 +340,11 @@ class Node(Supply):
                 limit._look()
             return 0
         waited_for = _limited_by(taken) if node.watch is not None else None
+        outcome = at, taken, node.read(), waited_for
         try:
-            request.set_result((at, taken, node.read(), waited_for))
+            if request.left:
+                raise InvalidStateError
+            request.set_result(outcome)
         except InvalidStateError:  # as in _serve()
             undo(taken, returnable=False, look=False)
             return _stand_anew(path, node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -194,3 +195,58 @@ def test_nobody_waits_for_ever_after_an_interrupt(action: str) -> None:
             clock.advance(1)
             assert (0, 2) == (limiter.statistics().waiting, limiter.statistics().available), interrupt.where
     assert instant > 0
+
+
+class Interrupted(TokenBucket):
+    """A finalizer runs once in the middle of a decision, after the strategy has answered."""
+
+    finalize: Callable[[], object] = int
+
+    def take(self, permits: int, now: int, since: int | None = None) -> int:
+        return self._then(super().take(permits, now, since))
+
+    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
+        return self._then(super().peek(permits, now, ahead))
+
+    def _then(self, at: int) -> int:
+        finalize, self.finalize = self.finalize, int
+        finalize()
+        return at
+
+
+@one_loop
+@pytest.mark.parametrize("shared", [False, True])
+async def test_nothing_is_granted_to_a_coroutine_that_a_finalizer_closes(shared: bool) -> None:
+    """Where it stood for the limits above, it was granted all the same, and its permit and its place were lost."""
+    clock, bucket = ManualClock(), Interrupted("1/s", burst=1)
+    limiter = Limiter(bucket, clock=clock, max_concurrency=1 if shared else None)
+    await limiter.acquire()
+    abandoned = limiter.__aenter__()
+    abandoned.send(None)
+    crowd = Crowd(limiter, clock)
+    await crowd.queue("a")
+    bucket.finalize = abandoned.close
+    clock.advance(1)
+    await turns(5)
+
+    assert crowd.granted == {"a": SECOND}
+    assert "1 of 1 places" not in repr(limiter)
+    assert limiter.statistics().granted == 2
+
+
+@one_loop
+@pytest.mark.parametrize("shared", [False, True])
+async def test_what_a_finalizer_changes_in_the_middle_of_a_look_is_seen(shared: bool) -> None:
+    """Whoever it made due waited for a timer that was set for later, or for ever if it had freed the only place."""
+    clock, bucket = ManualClock(), Interrupted("1/s", burst=1)
+    above = Limiter("100/s", clock=clock) if shared else None
+    limiter = KeyedLimiter[str](lambda key: Limiter(bucket, clock=clock), shared=above)["key"]
+    await limiter.acquire()
+    crowd = Crowd(limiter, clock)
+    await crowd.queue("a")
+    clock.advance(0.5)
+    bucket.finalize = lambda: limiter.refund(1)
+    limiter.resume()
+    await turns(5)
+
+    assert crowd.granted == {"a": SECOND // 2}

@@ -258,3 +258,21 @@ def test_time_goes_on_from_a_start_and_the_end_of_a_pause() -> None:
     limiter.resume()
 
     assert limiter.statistics().available == 5
+
+
+@one_loop
+async def test_a_slot_that_waits_for_a_reset_takes_no_skipped_ones_back() -> None:
+    """What had been given up before was counted as less than nothing: -49 permits skipped."""
+    clock = ManualClock()
+    limiter = Limiter(aiorate.TokenBucket("10/s", burst=1), clock=clock)
+    slots = limiter.slots()
+    await anext(slots)
+    clock.advance(5)
+    await anext(slots)
+    waiting = asyncio.ensure_future(anext(slots))
+    await turns(2)
+    assert limiter.statistics().skipped == 48
+    limiter.reset()
+
+    assert (await waiting).index == 50
+    assert limiter.statistics().skipped == 0

@@ -253,3 +253,24 @@ def test_a_loop_that_ends_as_its_task_goes_on_keeps_the_grant() -> None:
     asyncio.run(main())
     decisions.run(clear_closed)
     assert (limiter.statistics().granted, limiter.statistics().cancelled) == (2, 0)
+
+
+def test_the_lines_of_a_closed_loop_are_not_full() -> None:
+    """For some milliseconds, those who wait for a place there counted in the next loop."""
+    limiter = Limiter(TokenBucket("1/s", burst=1), max_concurrency=1, max_waiting=2)
+    tasks: list[asyncio.Task[float]] = []
+
+    async def wait() -> None:
+        tasks.extend(asyncio.ensure_future(limiter.__aenter__()) for _ in range(3))
+        await turns(2)
+
+    async def ask() -> None:
+        async with asyncio.timeout(0):
+            await limiter.acquire()
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # "Task was destroyed but it is pending!"
+    loop.run_until_complete(wait())
+    loop.close()
+    with pytest.raises(TimeoutError):
+        asyncio.run(ask())
