@@ -82,7 +82,7 @@ class StoreFile:
         self.path: str = path
         self._descriptor = -1
         self._looked_at = 0
-        self._whole: set[int] = set()  # pages without a damaged record
+        self._whole: set[int] = set()  # pages without a damaged record; 0: the head
         self.forked()
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class StoreFile:
     def _decide(self, record: Record, now: float, decide: Decide[T]) -> T:
         """Read, decide, and write."""
         at, wall, pair, place, about, kept = record.at, time.time_ns() / 1000, b"", 0, None, None
-        if at:
+        if at and 0 in self._whole:
             pair = self._read(at, _PAIR)
             place, about = _newest(pair)
         if about is None or about[3] != record.digest:  # somebody may have emptied the file
@@ -205,6 +205,7 @@ class StoreFile:
         elif head != _MAGIC:
             other = "another release of aiorate uses it" if head[:_SAME] == _MAGIC[:_SAME] else "it holds something else"
             raise OSError(0, f"{other}, and was left as it is")
+        self._whole.add(0)
 
     def _read(self, at: int, size: int) -> bytes:
         return os.pread(self._descriptor, size, at).ljust(size, b"\0")

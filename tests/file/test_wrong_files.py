@@ -173,6 +173,24 @@ def test_a_file_emptied_between_two_looks_has_its_head_again(tmp_path: Path, mon
     assert (limiter.try_acquire(), bucket(path).try_acquire()) == (True, True)
 
 
+def test_a_file_put_in_its_place_is_looked_at_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limiter in use went by the place of its record: it wrote into the file of another release, and called any other one damaged."""
+    monkeypatch.setattr(module, "_GRACE", 0)
+    for name, makes, says in (
+        ("of another release", of_another_release, "another release"),
+        ("of somebody else", lambda path: path.write_text("mine" * 99_999), "it holds something else"),
+        ("fifo", os.mkfifo, "not a regular file"),
+    ):
+        path, other = tmp_path / name, tmp_path / f"other {name}"
+        limiter = used(path)
+        makes(other)
+        os.replace(other, path)
+        before = path.read_bytes() if path.is_file() else b""
+        with pytest.raises(EngineUnavailable, match=says):
+            limiter.try_acquire()
+        assert before == (path.read_bytes() if path.is_file() else b"")
+
+
 def test_after_a_reboot_the_time_that_has_passed_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the wall clock, and if that went back, no time has passed."""
     path, monotonic, wall = tmp_path / "limits", time.monotonic_ns(), time.time_ns()
