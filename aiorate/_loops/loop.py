@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 GRAIN_NS = 1_000_000  # between wake-ups: loops' timers may fire early, and must not make a limiter spin (uvloop#233)
 MOST = 1_000  # callers woken in one iteration of a loop; more would delay the next iteration for too long
-FEW = MOST // 8  # so many may always be woken
 _AT_ONCE = 64  # callers let through in one iteration: resuming so many in vain takes a fiftieth of 10 ms
 LOOP_CHECK_NS = 5_000_000  # two checks within the 10 ms for which callers may keep a loop busy
 LONGEST_NS = 86_400 * NS_PER_SECOND  # not all loops can wait for longer, and a deadline may be a float; the clock is read again then

@@ -144,9 +144,9 @@ class _Remainder:
 class ServerQuotas(AllOf):
     """A strategy that grants at most what a server said is left of its windows and in its buckets.
 
-    Asked in place of the strategy for permits and for what is left, and for nothing else. A window allows ``left`` permits before ``until``, and further
-    windows hold beside the first: 2 in this second and 50 in this minute. A request for more than is left goes when the last window that
-    forbids it ends. A bucket holds until the server says more of it.
+    Asked in place of the strategy for permits and for what is left, and for nothing else. A window allows ``left`` permits before
+    ``until``, and further windows hold beside the first: 2 in this second and 50 in this minute. A request for more than is left goes
+    when the last window that forbids it ends. A bucket holds until the server says more of it.
     """
 
     __slots__ = ("_buckets", "_windows")

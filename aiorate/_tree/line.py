@@ -176,11 +176,14 @@ class Line(Generic[N]):
         """Have those below take turns with the line from now on."""
         self.turns, self.head = FairQueue(), None
 
-    def join_below(self, flow: Flow, permits: Permits, limit: N) -> bool:
-        """Add the first of a limit below; returns whether it may be the next."""
+    def join_below(self, flow: Flow, permits: Permits, limit: N) -> None:
+        """Add the first of a limit below."""
         assert self.turns is not None  # since it is shared
         self.turns.join(flow, first_of(permits), limit)
-        return self.turns.may_be_first(flow)
+
+    def may_be_first(self, flow: Flow) -> bool:
+        """Whether the first of that limit below may be the next."""
+        return self.turns is not None and self.turns.may_be_first(flow)
 
     def leave_below(self, flow: Flow) -> None:
         """The first of a limit below waits here no longer."""

@@ -12,7 +12,6 @@ from asyncio import InvalidStateError
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from aiorate._loops.loop import FEW
 from aiorate._loops.table import running_loop
 from aiorate._meter import Meter
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler
@@ -161,7 +160,7 @@ class Node(Supply):
 
     def _look(self) -> Node | None:
         """Grant what is due, or stand above, or set the timer. Returns the limit above if its first may be another one now."""
-        tree = self.tree
+        tree, above, scheduler = self.tree, self.above, self.scheduler
         if tree.loop is None:
             return None
         if self._serving:  # a finalizer has changed something in the middle
@@ -169,189 +168,165 @@ class Node(Supply):
             return None
         self._serving = True
         self.meter.until = 0
+        stood = 0 if self.flow is None else self.flow.number
         try:
-            now, above = self.now(), None
-            if self.above is None and self.held_at is None:
-                self._serve(now)
-            else:
-                above = self._stand_or_wait(now)
-            return above
+            now = self.now()
+            late = 0 if self.due is None else max(now - self.due, 0)
+            spilled = scheduler._spilled if late > self.catch_up else None  # too late to make up for all
+            try:
+                self._decide(now, min(late, self.catch_up))
+            finally:
+                if spilled is not None:
+                    self.skip(scheduler._spilled - spilled)
         except Exception as error:  # of a strategy or a clock: nobody hangs
             self._fail(error)
-            return self._leave_above()
         finally:
             self._serving = False
             self.open_meter()
+        flow = self.flow
+        if above is None or flow is None or flow.number == stood:
+            return None
+        return above if stood or above.line.may_be_first(flow) else None
 
-    def _stand_or_wait(self, now: int) -> Node | None:
-        """Have the first stand above once it is due here. Returns what `_look` does."""
-        above, tree, line = self.above, self.tree, self.line
-        moved: Node | None = None
+    def _decide(self, now: int, late: int) -> None:
+        """One after the other: wait for its time here, stand above, or be granted; until the first has to wait."""
+        line, tree, above, permitted, watched = self.line, self.tree, self.above, self.permitted, self.watch
+        loop = tree.loop
+        assert loop is not None
+        earliest, reading, served = now - self.catch_up, now + self.offset, now
+        # Of several loops, one that stands still, and has yet to resume its own tasks, keeps no other from theirs.
+        most = loop.most + (tree.resuming if tree.threads else 0)
+        taken: Taken = ()
         while True:
             first = line.first()
-            if first is None or above is None or self.held_at is not None:
-                self.due = None
+            if first is None or self.held_at is not None:
                 if first is not None:
                     self.provider.held_up()
+                elif served < now:
+                    self.late_since, self.woken_at = served, now
+                self._leave_above()
+                self.due = None
                 tree.wake(self, None if first is None or self.stopped else self.paused_until)
-                return self._leave_above() or moved
+                return
             permits = first.wanted
-            up = self.permits_above(permits)
-            if (error := self._impossible(up)) is not None:
-                moved = self._leave_above() or moved
-                if isinstance(first, Node):  # which finds that out too
-                    first._leave_above()
-                    first._look()
-                else:
-                    line.remove_first()
-                    first.set_result(error)
+            if above is not None:
+                up = self.permits_above(permits)
+                if (error := self._impossible(up)) is not None:
+                    self._refuse(first, error)
+                    continue
+                if up:
+                    at = permitted.peek(permits, now) if permits else now
+                    if at > now:
+                        self._set_due(at)
+                    else:
+                        self._stand(first, up, now, late)
+                    return
+            if tree.resuming >= most:
+                self._set_due(now)  # that is, as soon as the loop has turned
+                return
+            if isinstance(first, Node):
+                if not self._grant_below(first, now, late):
+                    return
                 continue
-            at = self.permitted.peek(permits, now) if permits else now
+            since = first.since
+            at = permitted.take(permits, now, since if since > earliest else earliest)
             if at > now:
                 self._set_due(at)
-                return self._leave_above() or moved
-            due = self._due_of(first, now) if self.due is None and isinstance(first, Node) else self.due
-            late = 0 if due is None else min(now - due, self.catch_up)
-            if not up:  # nothing is taken above
-                moved = self._leave_above() or moved
-                self._serve(now, only_here=True)
-                if self.due is not None:
-                    return moved
+                return
+            if not taken or taken[0][1] is not permits:
+                taken = ((self, permits, now),)
+            outcome = at, taken, reading, None if watched is None else watched.paused(at, since)
+            try:
+                if first.left:
+                    raise InvalidStateError
+                first.set_result(outcome)
+            except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
+                permitted.give_back(permits, now, now)
                 continue
-            self.due = now - late
-            tree.wake(self, None)
-            if self.standing is first and self.wanted == up:
-                self.wanted = up  # equal amounts, but perhaps of another request, which notes what it waited for
-                return moved
-            moved = self._leave_above() or moved
-            if self.flow is None:
-                self.flow = Flow(1)
-            self.standing, self.wanted, self.since = first, up, above.now() - min(late, above.catch_up)
-            may_be_first = above.line.join_below(self.flow, up, self)
-            return above if moved is not None or may_be_first else None
+            self.unmetered += permits  # and as make_returnable(), without a call for each grant
+            self.resuming += 1
+            self.returnable += 1
+            tree.resuming += 1
+            served = at
+            line.grant()
 
-    def _leave_above(self) -> Node | None:
-        """The first stands above no longer. Returns the limit above if it did."""
-        if self.standing is None:
-            return None
-        self.standing = None
-        assert self.above is not None
-        assert self.flow is not None
-        self.above.line.leave_below(self.flow)
-        return self.above
+    def _refuse(self, first: Ticket | Node, error: BaseException) -> None:
+        """The first can never be granted above."""
+        self._leave_above()
+        if isinstance(first, Node):  # which finds that out too
+            first._leave_above()
+            first._look()
+        else:
+            self.line.remove_first()
+            first.set_result(error)
 
     def _set_due(self, at: int) -> None:
-        """The first is due at that instant."""
+        """The first is due at that instant, and stands above no longer."""
+        self._leave_above()
         self.due = None if at >= NOBODY_KNOWS else at
         self.tree.wake(self, None if self.due is None else at + self.offset if self.held_at is None else self.reading_at(at))
 
-    # Grant.
+    def _stand(self, first: Ticket | Node, up: Permits, now: int, late: int) -> None:
+        """The first, which is due here, stands in the line above."""
+        above = self.above
+        assert above is not None
+        if self.due is None and isinstance(first, Node):
+            late = now - self._due_of(first, now)
+        self.due = now - late
+        self.tree.wake(self, None)
+        if self.standing is not first or self.wanted != up:
+            self._leave_above()
+            self.flow = self.flow or Flow(1)
+            self.standing, self.since = first, above.now() - min(late, above.catch_up)
+            above.line.join_below(self.flow, up, self)
+        self.wanted = up  # equal amounts, but perhaps of another request, which notes what it waited for
 
-    def _serve(self, now: int, only_here: bool = False) -> None:
-        """Grant what is due, in order, and set the timer for the next. ``only_here``: those that take nothing above."""
-        line, scheduler, tree, catch_up = self.line, self.scheduler, self.tree, self.catch_up
-        loop, permitted = tree.loop, self.permitted
-        assert loop is not None
-        earliest, reading = now - catch_up, now + self.offset
-        due = now if self.due is None else self.due
-        late = min(max(now - due, 0), catch_up)
-        spilled = scheduler._spilled if due < earliest else None  # too late to make up for all
-        woken, served, watched = 0, now, self.watch
-        taken: Taken = ()
-        try:
-            while True:
-                first = line.first()
-                if first is None:
-                    self.due = None
-                    tree.wake(self, None)
-                    if served < now:
-                        self.late_since, self.woken_at = served, now
-                    break
-                # Of several loops, one that stands still, and has yet to resume its own tasks, keeps no other from theirs.
-                if tree.resuming >= FEW and (woken if tree.threads else tree.resuming) >= loop.most:
-                    self._set_due(now)  # that is, as soon as the loop has turned
-                    break
-                if only_here and self.permits_above(first.wanted):
-                    self.due = None
-                    break
-                if isinstance(first, Node):
-                    granted = self._grant_below(first, now, late)
-                    if granted is None:
-                        break
-                    woken += granted
-                    continue
-                permits, since = first.wanted, first.since
-                at = permitted.take(permits, now, since if since > earliest else earliest)
-                if at > now:
-                    self._set_due(at)
-                    break
-                if not taken or taken[0][1] is not permits:
-                    taken = ((self, permits, now),)
-                outcome = at, taken, reading, None if watched is None else watched.paused(at, since)
-                try:
-                    if first.left:
-                        raise InvalidStateError
-                    first.set_result(outcome)
-                except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
-                    permitted.give_back(permits, now, now)
-                    continue
-                woken += 1  # and as make_returnable(), without a call for each grant
-                self.unmetered += permits
-                self.resuming += 1
-                self.returnable += 1
-                tree.resuming += 1
-                served = at
-                line.grant()
-        finally:
-            if spilled is not None:
-                self.skip(scheduler._spilled - spilled)
+    def _leave_above(self) -> None:
+        """The first stands above no longer."""
+        if self.standing is not None:
+            self.standing = None
+            assert self.above is not None
+            assert self.flow is not None
+            self.above.line.leave_below(self.flow)
 
     def _due_of(self, below: Node, now: int) -> int:
         """When the first of that limit, which is due here now, became due: so much later somebody looks."""
         since = min(max(below.since, now - self.catch_up), now)
         return min(self.permitted.peek(below.wanted, since), now) if below.wanted and self.scheduler.books_since else since
 
-    def _grant_below(self, below: Node, now: int, late: int) -> int | None:
-        """Grant the first of that limit, or of one below it. Returns the number of requests granted; None: it has to wait here."""
+    def _grant_below(self, below: Node, now: int, late: int) -> bool:
+        """Grant the first of that limit, or of one below it. Returns whether the next may be due; False: it has to wait here."""
         path: list[tuple[Node, Permits, int]] = [(self, below.wanted, now)]
-        node, request = below, None
-        while request is None:
+        limits: list[Node] = []  # those of the path below this one
+        first: Ticket | Node | None = below
+        while isinstance(first, Node):
+            node = first
+            limits.append(node)
             first = node.line.first()
             if first is None or node.standing is not first or node.wanted != node.permits_above(first.wanted):
-                return _stand_anew(path, node)  # another is first now than when it joined the line above
+                return _stand_anew(limits)  # another is first now than when it joined the line above
             path.append((node, first.wanted, node.now()))
-            if isinstance(first, Node):
-                node = first
-            else:
-                request = first
+        assert first is not None
         late = max(late, now - self._due_of(below, now))
         taken = tuple(reversed(path))
         at, refused = take_all(taken, [each - min(late, limit.catch_up) for limit, _, each in taken], waited=True)
         if refused is not None:
             refused._set_due(at)
-            if refused is self:
-                return None
             # A strategy below had said that they were due. Others may be due in the limits between.
-            between = [limit for limit, _, _ in path[1:]]
-            between = between[: between.index(refused)]
-            for limit in [*between, refused]:
-                limit._leave_above()
-            for limit in reversed(between):
-                limit._look()
-            return 0
-        waited_for = _limited_by(taken) if node.watch is not None else None
-        outcome = at, taken, node.read(), waited_for
+            return refused is not self and _stand_anew(limits[: limits.index(refused)])
+        waited_for = _limited_by(taken) if limits[-1].watch is not None else None
+        outcome = at, taken, limits[-1].read(), waited_for
         try:
-            if request.left:
+            if first.left:
                 raise InvalidStateError
-            request.set_result(outcome)
-        except InvalidStateError:  # as in _serve()
+            first.set_result(outcome)
+        except InvalidStateError:  # as in _decide()
             undo(taken, returnable=False, look=False)
-            return _stand_anew(path, node)
+            return _stand_anew(limits)
         make_returnable(taken, 1)
         self.tree.resuming += 1
         lower: Node | None = None
-        for limit, _, _ in reversed(path):
+        for limit, _, _ in taken:
             if limit is not self:  # the next ones could not stand above before
                 limit.due = limit.now() - min(late, limit.catch_up)
             limit.line.grant(None if lower is None else lower.flow)
@@ -359,7 +334,7 @@ class Node(Supply):
                 lower.standing = None
                 lower._look()
             lower = limit
-        return 1
+        return True
 
     # Changes, for those in line too.
 
@@ -380,8 +355,9 @@ class Node(Supply):
 
     def fail(self, error: BaseException) -> None:
         """Fail every request in line: nobody hangs, and the limiter works on."""
+        above = None if self.standing is None else self.above
         self._fail(error)
-        if (above := self._leave_above()) is not None:
+        if above is not None:
             above.look()
         self.look_if_alive()
 
@@ -396,8 +372,7 @@ class Node(Supply):
             below.standing = None
             line.leave_below(flow)
             below._fail(error)
-        self.due = None
-        self.tree.wake(self, None)
+        self._set_due(NOBODY_KNOWS)
 
     def close(self, error: BaseException) -> None:
         """Fail every request in line, and grant nothing from now on."""
@@ -514,16 +489,13 @@ def undo(taken: Taken, returnable: bool = True, look: bool = True, tasks: int = 
         raise failed
 
 
-def _stand_anew(path: list[tuple[Node, Permits, int]], node: Node) -> int:
-    """Have the limits of the path stand above anew, and the one at which it ended. Returns the number granted: none."""
-    limits = [limit for limit, _, _ in path[1:]]
-    if node not in limits:
-        limits.append(node)
+def _stand_anew(limits: list[Node]) -> bool:
+    """Have the limits, each above the next, stand above anew. Returns that the next may be due."""
     for limit in limits:
         limit._leave_above()
     for limit in reversed(limits):
         limit._look()
-    return 0
+    return True
 
 
 def copy_of(error: BaseException) -> BaseException:
