@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet, WeakValueDictionary
 
 from aiorate._loops.table import loop_here, running_loop
-from aiorate._store.failures import Unreachable
+from aiorate._store.script import Unreachable
 from aiorate._store.store import Store, is_cluster
 from aiorate._tree.deciding import decisions
 

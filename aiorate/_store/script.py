@@ -26,8 +26,6 @@ from itertools import chain
 from struct import pack as pack_numbers
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiorate._store.failures import Unreachable
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -213,6 +211,14 @@ redis.call('SET', KEYS[1], value, 'PX', min(math.ceil(keep / 1000) + 1000, 1e14)
 return redis.status_reply(value .. string.format('; %.3f %.0f %.0f', wait, place, seat) .. table.concat(out))
 """
 SHA = sha1(TEXT.encode(), usedforsecurity=False).hexdigest()
+
+
+class Unreachable(Exception):
+    """No answer, or none that makes sense: it may come back."""
+
+
+class Refusal(Exception):
+    """The store answers, and refuses: a wrong password, a missing permission, a key of another type or release. Waiting does not help."""
 
 
 class Question(NamedTuple):

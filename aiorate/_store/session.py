@@ -14,8 +14,7 @@ from aiorate._loops.table import running_loop
 from aiorate._rate import NS_PER_SECOND, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._store.client import client_of
-from aiorate._store.failures import Refusal
-from aiorate._store.script import FORM, MOST_RUNS, pack, read_answer
+from aiorate._store.script import FORM, MOST_RUNS, Refusal, pack, read_answer
 from aiorate._store.slots import UNKNOWN, US
 from aiorate._store.talk import FLUSH_NS, Sent, Talk
 from aiorate._store.twin import Local
@@ -25,10 +24,9 @@ if TYPE_CHECKING:
     from aiorate._loops.loop import Ticket
     from aiorate._schedulers.amounts import Permits
     from aiorate._store.client import StoreClient
-    from aiorate._store.failures import Unreachable
     from aiorate._store.options import Terms
     from aiorate._store.pool import Pool
-    from aiorate._store.script import Answer
+    from aiorate._store.script import Answer, Unreachable
     from aiorate._store.store import Asked
     from aiorate._store.talk import Runs
     from aiorate._tree.limit import Limit

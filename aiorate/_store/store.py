@@ -1,4 +1,5 @@
-"""How questions reach the server of a URL or a client: over one connection that is opened here, or through the client of a cluster.
+"""How questions reach the server of a URL or a client, over one connection that is opened here or through the client of a cluster; and
+what its errors mean.
 
 Knows nothing of rates. No error shows any part of a URL: a password with a ``/``, ``#``, ``?`` or ``[`` that was not percent-encoded ends
 up in the path, the fragment, the query or the host, and its beginning in the place of the port.
@@ -6,6 +7,7 @@ up in the path, the fragment, the query or the host, and its beginning in the pl
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -13,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from aiorate._errors import kind_of
-from aiorate._store.failures import failure_of, kinds_of
-from aiorate._store.script import SHA, TEXT
+from aiorate._store.script import SHA, TEXT, Refusal, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +26,17 @@ if TYPE_CHECKING:
 _CLUSTERS = {"RedisCluster", "ValkeyCluster"}
 # Whoever asks here tries again by himself, and waits for an answer as long as he wants.
 _ALONE: dict[str, Any] = {"socket_timeout": None, "retry": None, "retry_on_error": [], "retry_on_timeout": False}
+_OUTAGES = {
+    *("ConnectionError", "TimeoutError", "OSError", "ClusterError", "SlotNotCoveredError"),
+    *("InvalidResponse", "ValueError", "TypeError", "LookupError"),  # what a parser raises for junk
+    "AttributeError",  # what the client of a cluster raises where slots move: it has closed the connection
+    *("BusyLoadingError", "ReadOnlyError", "ClusterDownError", "MasterDownError", "OutOfMemoryError", "TryAgainError"),
+    *("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE"),
+}
+_REFUSALS = {"AuthenticationError", "AuthorizationError", "AuthenticationWrongNumberOfArgsError"}  # which are ConnectionErrors
+_OF_CLUSTERS = {"RedisClusterException", "ValkeyClusterException"}  # no node of a cluster would do: their cause says why
+# Servers before 7.0 wrap the error of a command that a script called.
+_CODE = re.compile(r"(?:(?:ERR )?Error running script .*@user_script: ?\d+: )?-?([A-Z]+)(?: |$)")
 Asked = tuple[bytes, "Sequence[str | bytes]"]
 """A question: the key, and the other arguments of the script."""
 
@@ -155,3 +167,31 @@ def _is_sound(url: str) -> bool:
     except (TypeError, ValueError):
         return False
     return "@" in parts.netloc or "@" not in url
+
+
+def kinds_of(error: object) -> list[str]:
+    """The names of its classes."""
+    return [kind.__name__ for kind in type(error).__mro__]
+
+
+def failure_of(error: BaseException) -> Unreachable | Refusal:
+    """An outage, which may pass, or a refusal, which lasts until somebody puts it right. The error is the ``__cause__``.
+
+    The name of the class decides, which redis-py and valkey-py share, or else the code, the first word of what the server said. No other
+    part of the text decides: a message may quote the name of a limiter.
+    """
+    name, text = type(error).__name__, " ".join(str(error).split())
+    if name != "ResponseError":
+        text = f"{name}: {text}" if text else name
+    failure = Unreachable(text) if _is_outage(error) else Refusal(text)
+    failure.__cause__ = error
+    return failure
+
+
+def _is_outage(error: BaseException) -> bool:
+    kinds = kinds_of(error)
+    if not _OF_CLUSTERS.isdisjoint(kinds) and error.__cause__ is not None:
+        return _is_outage(error.__cause__)
+    if _REFUSALS.isdisjoint(kinds) and "ResponseError" in kinds and (code := _CODE.match(str(error))):
+        kinds.append(code[1])
+    return _REFUSALS.isdisjoint(kinds) and not _OUTAGES.isdisjoint(kinds)
