@@ -19,7 +19,6 @@ from aiorate._store.slots import MOST_NS, UNKNOWN, US, Hand, Level, Part, Run, c
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aiorate._errors import EngineUnavailable
     from aiorate._rate import Rate
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.calendar_window import CalendarWindow
@@ -52,7 +51,6 @@ class Pool(Scheduler):
         self.rate = max(parts, key=lambda part: part.rate.period_ns / part.rate.permits).rate if unit else parts[0].rate
         self.hand: Hand = Hand()
         self._granted: deque[tuple[int, int, int]] = deque()  # the latest grants: when, and when their slots were due and how late
-        self._free: int = -MOST_NS  # until when grants were made that nobody counts
         self.spent: int = 0  # permits granted in all
         self.refused: tuple[int, ...] | None = None  # the need of the last request that lacked slots; None: another was granted since
         self.waits_for: int = 0  # the place of the dimension that the last request without a slot waits for
@@ -71,7 +69,7 @@ class Pool(Scheduler):
         self.answer_ns: int = 1  # how long an answer of the store takes, smoothed; 1: it was not measured; 0: it answers at once
         self.patient: bool = False  # whether the first in line keeps its slots while another limit is asked after this one
         self.outage: str = ""  # the policy in force while the store does not answer
-        self.error: EngineUnavailable | None = None  # for those who ask meanwhile, if that is "raise"
+        self.free: int = -MOST_NS  # until when slots were granted that nobody counts
 
     def need(self, permits: Permits) -> tuple[int, ...]:
         """The amounts of a request, as slots have them."""
@@ -122,7 +120,7 @@ class Pool(Scheduler):
 
     def correct(self, more: Sequence[int], taken: int, at_once: bool = False) -> None:
         """More was used, or less (below 0), than was granted at that instant."""
-        if taken <= self._free or not any(more):
+        if taken <= self.free or not any(more):
             return
         self.corrections = [own + its for own, its in zip(self.corrections, more, strict=True)]
         if min(more) < 0:
@@ -150,7 +148,7 @@ class Pool(Scheduler):
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
         hand = self.hand
         if permits is _ONE and self.unit and type(now) is int:  # as most are
-            if not hand.runs and not self.outage:
+            if not hand.runs:
                 self._want(now, self.need(1))  # which may get some
                 if not hand.runs:
                     return self._look_again(now)
@@ -167,10 +165,6 @@ class Pool(Scheduler):
             return now
         at, last, count, rest = self._find(need, now)
         if last is None:
-            if self.outage == "open":
-                self._free = now
-                self.spent += size
-                return now
             return self._look_again(now)
         if (place := last.places[last.i > 0]) >= 0:
             self.waits_for = place
@@ -195,9 +189,7 @@ class Pool(Scheduler):
             if asked or found[1] is not None:
                 break
             self._want(now, need)
-            if self.error is not None:
-                raise type(self.error)(*self.error.args) from self.error.__cause__  # one for all would collect the frames of them all
-            if self.hand.count <= had:  # else it was answered already: by "local", or by a file
+            if self.hand.count <= had:  # else it was answered already: in an outage, or by a file
                 break
         return found
 

@@ -15,7 +15,7 @@ from aiorate._rate import NS_PER_SECOND, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._store.client import client_of
 from aiorate._store.script import FORM, MOST_RUNS, Refusal, pack, read_answer
-from aiorate._store.slots import UNKNOWN, US
+from aiorate._store.slots import UNKNOWN, US, Run
 from aiorate._store.talk import FLUSH_NS, Sent, Talk
 from aiorate._store.twin import Local
 from aiorate._tree.refusals import too_long
@@ -69,28 +69,32 @@ class StoreSession(Talk):
     # What the pool and the node tell.
 
     def wanted(self, now: int) -> bool:
-        """Slots may be wanted at that instant. Returns whether the store will be asked."""
-        if not self._open:
-            return False
-        self._wanted_at = self._node.read()
-        if self._local is not None and self._pool.outage:
-            if self._node.held_at is None:
-                self._ask_local(self._local)
+        """Slots may be wanted at that instant. Returns whether to wait for the store, which is asked. Raises EngineUnavailable."""
+        here = self._pool.outage not in ("", "wait")  # whether the policy answers at once
+        asks = self._open and (here or bool(self._lacking()) or not self._enough(now))
+        if asks:
+            self._wanted_at = self._node.read()
             self._wake()
-            return False
-        if not self._lacking() and self._enough(now):
-            return False
-        self._wake()
-        return True
+        if here:
+            self._answer_here(now)
+        return asks and not here
 
-    def _ask_local(self, local: Local) -> None:
-        """The same question, to a store of this process."""
-        runs, within = self._wants()
-        if runs:
-            sent = Sent(self._node.read(), self._node.now(), runs, local.parts, within >= 0)
-            answer = local.ask(self._question(runs, within), sent.at)
-            self._book(answer, sent, sent.now)
-            self._refuse(answer)
+    def _answer_here(self, now: int) -> None:
+        """By the policy: ask a store of this process the same, raise, or have what a request lacks be due."""
+        node, pool, need, local, lost = self._node, self._pool, self._pool.refused, self._local, self._lost
+        if local is not None:
+            runs, within = self._wants() if node.held_at is None else ([], -1.0)
+            if runs:
+                sent = Sent(node.read(), node.now(), runs, local.parts, within >= 0)
+                answer = local.ask(self._question(runs, within), sent.at)
+                self._book(answer, sent, sent.now)
+                self._refuse(answer)
+        elif need and lost is not None and pool.hand.find(need)[1] is None:
+            if pool.outage == "raise":
+                text = f"the store does not answer: {str(lost[1]).rstrip('.')}. It is asked again"
+                raise self._error(f"{text}; on_unavailable= says what happens meanwhile.", lost[1])
+            pool.free = now
+            pool.hand.add(Run((1,) * len(need) if pool.unit else need, need[0] if pool.unit else 1, 0, [(now, 1, 0)]))
 
     @property
     def state(self) -> str:
@@ -184,7 +188,7 @@ class StoreSession(Talk):
         if not self._degraded:
             self._lost = None
         elif self._local is None or not self._lease:  # requests wait until it is known whether the store answers
-            pool.outage, pool.error = "", None
+            pool.outage = ""
         pool.asked = False
         first = self._first()
         if first and pool.lacks(first, node.now()):
@@ -246,23 +250,19 @@ class StoreSession(Talk):
         if self._lost is None:
             return
         node, pool, policy, (since, failure) = self._node, self._pool, self._terms.policy, self._lost
-        text = str(failure).rstrip(".")
         if not self._degraded:
             left = since + self._terms.grace - node.read()
             if left > 0:
                 self._later(left)
                 return
             self._degraded = True
-            node.tell(Event("degraded", node.name, source=f"{text}; on_unavailable={policy!r}"))
+            node.tell(Event("degraded", node.name, source=f"{str(failure).rstrip('.')}; on_unavailable={policy!r}"))
         pool.asked = False  # to hear whether slots are still wanted
         if pool.outage:
             return
         pool.unanswered()
         pool.outage = policy
-        if policy == "raise":
-            text = f"the store does not answer: {text}. It is asked again; on_unavailable= says what happens meanwhile."
-            pool.error = self._error(text, failure)
-        elif policy == "local" and self._local is None:
+        if policy == "local" and self._local is None:
             self._local = Local(pool.parts, self._terms.share)
             pool.levels = [UNKNOWN] * len(pool.parts)
         node.changed()
@@ -274,7 +274,7 @@ class StoreSession(Talk):
         node, pool, local, length = self._node, self._pool, self._local, self._node.read() - self._lost[0]
         if self._degraded:
             node.tell(Event("restored", node.name, seconds=ns_to_seconds(length)))
-        self._lost, self._degraded, self._local, pool.outage, pool.error = None, False, None, "", None
+        self._lost, self._degraded, self._local, pool.outage = None, False, None, ""
         if local is not None:
             bursts = [int(part.burst * self._terms.share) if part.burst > 1 else 0 for part in pool.parts]
             owed = [min(spent, burst) for spent, burst in zip(local.spent, bursts, strict=True)]
