@@ -100,7 +100,7 @@ class Talk(Provider):
         below = sorted([limit for _, limit in line.below()], key=lambda limit: limit is not first)
         waiting = chain(below, (ticket for ticket in line if not ticket.cancelled()))
         some = [*islice((each for each in waiting if any(pool.need(each.wanted))), 2 * MOST_RUNS)]
-        have = pool.hand.amounts(1 if pool.unit else len(pool.parts), now)
+        have = pool.hand.amounts(len(pool.parts), now)
         for place, each in enumerate(some):
             have = [own - of for own, of in zip(have, pool.need(each.wanted), strict=True)]
             if min(have) < 0:

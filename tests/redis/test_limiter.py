@@ -276,6 +276,17 @@ async def test_max_wait_of_0_is_asked_again_if_the_process_stood_still(store: Re
     await limiter.aclose()
 
 
+async def test_several_rates_are_asked_once(store: RealServer) -> None:
+    """max_wait=0: what all of them have now is granted whole, and more is refused."""
+    limiter = RedisLimiter(TimedClient(store), "api", ["10/s", "100/min"], burst=3)
+    assert isinstance(await limiter.acquire(2, max_wait=0), float)
+    for permits in (2, 3):
+        with pytest.raises(WaitTooLong):
+            await limiter.acquire(permits, max_wait=0)
+    assert isinstance(await limiter.acquire(max_wait=0), float)
+    await limiter.aclose()
+
+
 # Budgets.
 
 
