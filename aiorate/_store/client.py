@@ -242,20 +242,17 @@ class StoreClient:
             if session.client is self:
                 session.failed(error)
 
-    @property
-    def _patience(self) -> int:
-        return _OF_CLUSTER if self._cluster and self._silent is not None and not self._listening else _PATIENCE
-
     def _on_tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._tick = loop.call_later(_TICK, self._on_tick, loop)
         self._ticks += 1
+        patience = _OF_CLUSTER if self._cluster and self._silent is not None and not self._listening else _PATIENCE
         if not self._asked or self._task is None:
             if self._ticks > _IDLE_TICKS:
                 self._woken.set()
         elif self._store.heard > self._heard:  # it is far away, and alive
             self._heard, self._ticks = self._store.heard, 1
         # Counted and not read from the clock: an answer to a loop that stood still is there already, and the store was not down.
-        elif self._ticks > self._patience or not self._attached:
+        elif self._ticks > patience or not self._attached:
             self._ticks = _OF_CLUSTER + 1
             self._task.cancel()
 

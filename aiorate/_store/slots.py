@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from aiorate._rate import NS_PER_SECOND, Rate, ceil_div
+from aiorate._rate import Rate, ceil_div
 
 if TYPE_CHECKING:
     from aiorate._schedulers.calendar_window import CalendarWindow
@@ -206,9 +206,3 @@ def check_memory(call: str, rate: Rate, burst: int) -> None:
         most = MOST_NS * rate.permits // rate.period_ns
         allowed = f"At most {most} do not" if most else "A faster rate would not"
         raise ValueError(f"{call}: at {rate} that takes longer than 317 years to come back. {allowed}.")
-
-
-def check_pause(ns: int) -> None:
-    """Raise ValueError unless a store can count how long that pause takes."""
-    if ns > MOST_NS:
-        raise ValueError(f"pause({ns // NS_PER_SECOND}): a limit in a store is paused for at most 317 years.")

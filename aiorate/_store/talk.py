@@ -18,7 +18,7 @@ from weakref import WeakSet
 from aiorate._rate import NS_PER_SECOND
 from aiorate._schedulers.amounts import count_of
 from aiorate._store.script import HEAD, MOST, MOST_RUNS, OF_RATE, Question, row
-from aiorate._store.slots import MOST_NS, MS, US, Level, Run, check_pause
+from aiorate._store.slots import MOST_NS, MS, US, Level, Run
 from aiorate._tree.provider import Provider
 
 if TYPE_CHECKING:
@@ -247,7 +247,8 @@ class Talk(Provider):
         raise NotImplementedError
 
     def pausing(self, ns: int) -> None:
-        check_pause(ns)
+        if ns > MOST_NS:
+            raise ValueError(f"pause({ns // NS_PER_SECOND}): a limit in a store is paused for at most 317 years.")
         until = self._node.read() + ns
         if self._news and self._news[-1]:
             until = max(until, self._news.pop())
