@@ -213,11 +213,7 @@ class Node(Supply):
                     self._refuse(first, error)
                     continue
                 if up:
-                    at = permitted.peek(permits, now) if permits else now
-                    if at > now:
-                        self._set_due(at)
-                    else:
-                        self._stand(first, up, now, late)
+                    self._stand(first, up, now, late)
                     return
             if tree.resuming >= most:
                 self._set_due(now)  # that is, as soon as the loop has turned
@@ -265,9 +261,13 @@ class Node(Supply):
         self.tree.wake(self, None if self.due is None else at + self.offset if self.held_at is None else self.reading_at(at))
 
     def _stand(self, first: Ticket | Node, up: Permits, now: int, late: int) -> None:
-        """The first, which is due here, stands in the line above."""
+        """The first stands in the line above, once it is due here."""
         above = self.above
         assert above is not None
+        at = self.permitted.peek(first.wanted, now) if first.wanted else now
+        if at > now:
+            self._set_due(at)
+            return
         if self.due is None and isinstance(first, Node):
             late = now - self._due_of(first, now)
         self.due = now - late
