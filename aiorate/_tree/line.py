@@ -181,10 +181,6 @@ class Line(Generic[N]):
         assert self.turns is not None  # since it is shared
         self.turns.join(flow, first_of(permits), limit)
 
-    def may_be_first(self, flow: Flow) -> bool:
-        """Whether the first of that limit below may be the next."""
-        return self.turns is not None and self.turns.may_be_first(flow)
-
     def leave_below(self, flow: Flow) -> None:
         """The first of a limit below waits here no longer."""
         assert self.turns is not None

@@ -160,7 +160,7 @@ class Node(Supply):
 
     def _look(self) -> Node | None:
         """Grant what is due, or stand above, or set the timer. Returns the limit above if its first may be another one now."""
-        tree, above, scheduler = self.tree, self.above, self.scheduler
+        tree, above, flow = self.tree, self.above, self.flow
         if tree.loop is None:
             return None
         if self._serving:  # a finalizer has changed something in the middle
@@ -168,25 +168,23 @@ class Node(Supply):
             return None
         self._serving = True
         self.meter.until = 0
-        stood = 0 if self.flow is None else self.flow.number
+        stood = 0 if flow is None else flow.number
         try:
-            now = self.now()
-            late = 0 if self.due is None else max(now - self.due, 0)
-            spilled = scheduler._spilled if late > self.catch_up else None  # too late to make up for all
-            try:
-                self._decide(now, min(late, self.catch_up))
-            finally:
-                if spilled is not None:
-                    self.skip(scheduler._spilled - spilled)
+            now, due, scheduler = self.now(), self.due, self.scheduler
+            late = 0 if due is None or due > now else now - due
+            spilled = scheduler._spilled if late > self.catch_up and above is None else None  # too late to make up for all
+            self._decide(now, min(late, self.catch_up))
+            if spilled is not None:
+                self.skip(scheduler._spilled - spilled)
         except Exception as error:  # of a strategy or a clock: nobody hangs
             self._fail(error)
         finally:
             self._serving = False
             self.open_meter()
         flow = self.flow
-        if above is None or flow is None or flow.number == stood:
+        if flow is None or flow.number == stood or above is None or above.line.turns is None:
             return None
-        return above if stood or above.line.may_be_first(flow) else None
+        return above if stood or above.line.turns.may_be_first(flow) else None
 
     def _decide(self, now: int, late: int) -> None:
         """One after the other: wait for its time here, stand above, or be granted; until the first has to wait."""
@@ -215,11 +213,7 @@ class Node(Supply):
                     self._refuse(first, error)
                     continue
                 if up:
-                    at = permitted.peek(permits, now) if permits else now
-                    if at > now:
-                        self._set_due(at)
-                    else:
-                        self._stand(first, up, now, late)
+                    self._stand(first, up, now, late)
                     return
             if tree.resuming >= most:
                 self._set_due(now)  # that is, as soon as the loop has turned
@@ -267,9 +261,13 @@ class Node(Supply):
         self.tree.wake(self, None if self.due is None else at + self.offset if self.held_at is None else self.reading_at(at))
 
     def _stand(self, first: Ticket | Node, up: Permits, now: int, late: int) -> None:
-        """The first, which is due here, stands in the line above."""
+        """The first stands in the line above, once it is due here."""
         above = self.above
         assert above is not None
+        at = self.permitted.peek(first.wanted, now) if first.wanted else now
+        if at > now:
+            self._set_due(at)
+            return
         if self.due is None and isinstance(first, Node):
             late = now - self._due_of(first, now)
         self.due = now - late
