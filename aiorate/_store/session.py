@@ -297,7 +297,7 @@ class StoreSession(Talk):
     # Requests that ask once.
 
     def once(self, permits: Permits, most_ns: int) -> tuple[int, int] | None:
-        """Not below a limit that has to be asked as well, nor if others wait, the next slot is known, or the store is lost."""
+        """Not below a limit that has to be asked as well, nor if others wait for permits, the next slot is known, or the store is lost."""
         node, pool, now = self._node, self._pool, self._node.now()
         if most_ns >= max(pool.answer_ns, 1) or node.above_on_demand():
             return None
@@ -305,8 +305,10 @@ class StoreSession(Talk):
             pool.levels = [UNKNOWN] * len(pool.parts)
         wait = node.wait_for(permits, now)
         lost = not self._open or pool.outage == "wait" or node.held_at is not None or (self._lost is not None and not self._degraded)
-        behind = node.line.is_waited_in and not self._once()
-        if lost or behind or wait is None or wait > (_ONCE_NS if pool.lacks(permits, now) else self._slack):
+        most = _ONCE_NS if pool.lacks(permits, now) else self._slack
+        if node.line.is_waited_in and not self._once():  # they may wait for the same answer, or for permits
+            most = pool.answer_ns
+        if lost or wait is None or wait > most:
             node.wait_counters.refused += 1
             raise too_long(permits, most_ns, wait)
         return _ONCE_NS, _SINCE + most_ns

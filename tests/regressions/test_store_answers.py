@@ -250,3 +250,15 @@ async def test_a_cluster_far_away_is_reached_in_the_end(store: RealServer) -> No
                 await limiter.acquire()
         await limiter.aclose()
         assert (patient, True) == (client.connected, now() - began < (5 if patient else 2.8))
+
+
+@pytest.mark.asyncio(loop_factories=["virtual"])
+async def test_max_wait_of_0_is_asked_for_beside_those_who_wait_for_an_answer(store: RealServer) -> None:
+    """Whoever came while another waited for a store 20 ms away was refused, with a bucket that was full."""
+    limiter = RedisLimiter(TimedClient(store, latency=0.01), "x", "100/s", burst=50)
+    await limiter.acquire()
+    waiting = [asyncio.create_task(limiter.acquire()) for _ in range(3)]
+    await asyncio.sleep(0.005)
+    assert await limiter.acquire(max_wait=0) <= 0.05
+    await asyncio.gather(*waiting)
+    await limiter.aclose()
