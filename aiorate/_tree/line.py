@@ -2,7 +2,7 @@
 
 As in trio's ParkingLot and anyio's CapacityLimiter: no request passes the line, and one that leaves it leaves no hole. Each limit below
 stands here in place of its own first request, and takes turns with the line: then the first of the line is one flow of several.
-Knows nothing of rates, time or how a waiter is woken.
+Knows nothing of rates or time, nor who wakes a waiter.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The rule of the tree: the first of a line stands in the line of the limit above, once it is due in its own. A grant is one walk from the
 root down to a request, and every limit on the way takes, or none does. Then every limit on the way looks again, the lowest first, so that
 its next request stands above before the next permit is granted. All decisions are synchronous.
-Knows nothing of how a rate is computed, or of what kind of loop runs.
+Knows nothing of how a rate is computed, but that a token pool has a filler, or of what kind of loop runs.
 """
 
 from __future__ import annotations
