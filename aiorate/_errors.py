@@ -76,7 +76,7 @@ def called(what: str, value: object) -> str:
 
 
 def no_copy(self: object) -> NoReturn:
-    """The method ``__reduce__`` of what can be shared only."""
+    """Refuse a copy of what can be shared only."""
     raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: the copy would grant the same permits again. Share it.")
 
 

@@ -21,7 +21,7 @@ from aiorate._tree.tree import Tree
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
     from types import TracebackType
-    from typing import Literal
+    from typing import Literal, NoReturn
 
     from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback, Quota
@@ -223,7 +223,8 @@ class Base:
         """The limits."""
         raise NotImplementedError
 
-    __reduce__ = no_copy
+    def __reduce__(self) -> NoReturn:
+        no_copy(self)
 
     # Sharing.
 

@@ -25,7 +25,7 @@ from aiorate._tree.supply import make_final, make_returnable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
-    from typing import Any, Literal
+    from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback, Quota
@@ -337,7 +337,8 @@ class Lease(Block["Lease"]):
     def __repr__(self) -> str:
         return f"<Lease {', '.join(f'{place}={amount}' for place, amount in self._amounts.items())}, {self._state}>"
 
-    __reduce__ = no_copy
+    def __reduce__(self) -> NoReturn:
+        no_copy(self)
 
 
 class KeyedBudget(Keyed[K, Budget]):
