@@ -183,6 +183,8 @@ def failure_of(error: BaseException) -> Unreachable | Refusal:
     name, text = type(error).__name__, " ".join(str(error).split())
     if name != "ResponseError":
         text = f"{name}: {text}" if text else name
+    elif found := _CODE.match(text):
+        text = text[found.start(1) :]
     failure = Unreachable(text) if _is_outage(error) else Refusal(text)
     failure.__cause__ = error
     return failure
