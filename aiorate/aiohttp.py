@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
 
     from aiorate._rate import Duration
-    from aiorate.http._way import Limits
+    from aiorate.http._way import AnyLimiter
 
 __all__ = ["cost", "middleware"]
 
@@ -33,7 +33,7 @@ _cost: ContextVar[int | None] = ContextVar("aiorate.aiohttp.cost", default=None)
 
 
 def middleware(
-    limiter: Limits,
+    limiter: AnyLimiter,
     key: Callable[[ClientRequest], Hashable] | None = None,
     cost: Callable[[ClientRequest], int] | None = None,
     *,

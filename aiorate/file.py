@@ -267,7 +267,7 @@ class FileBudget(_Desks[Budget], Budget):
 
         def desk(scope: Scope) -> Budget:
             budget = _BudgetDesk(
-                booked := Booked(limits, late),
+                late,
                 shared=shared._desk(scope == "process") if isinstance(shared, FileBudget) else shared,
                 on_error=on_error,
                 max_waiting=max_waiting,
@@ -277,8 +277,10 @@ class FileBudget(_Desks[Budget], Budget):
                 on_event=on_event,
                 on_wait=on_wait,
                 scope=scope,
-                **dimensions,
+                **limits,  # as _scheduler() has them
             )
+            booked = budget._node.scheduler
+            assert isinstance(booked, Booked)
             FileSession(record, budget._node, booked.pool, 0)
             return budget
 
@@ -293,14 +295,14 @@ class FileBudget(_Desks[Budget], Budget):
 
 
 class _BudgetDesk(Budget):
-    __slots__ = ("_booked",)
+    __slots__ = ("_late",)
 
-    def __init__(self, booked: Booked, **options: Any) -> None:
-        self._booked = booked
+    def __init__(self, late: int, **options: Any) -> None:
+        self._late = late
         super().__init__(**options)
 
-    def _scheduler(self, limits: dict[str, Any], late: Duration) -> Dimensions:
-        return self._booked
+    def _scheduler(self, limits: dict[str, Any]) -> Dimensions:
+        return Booked(limits, self._late)
 
 
 _BudgetDesk.__name__ = "FileBudget"  # as errors name it

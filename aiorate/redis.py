@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from aiorate._limiters.budget import Budget
 from aiorate._limiters.limiter import Limiter
-from aiorate._rate import duration_to_ns, ns_to_seconds
+from aiorate._rate import ns_to_seconds
 from aiorate._store.budget import Booked
 from aiorate._store.options import Terms, limit_of, parts_of
 from aiorate._store.pool import Pool
@@ -132,7 +132,7 @@ class RedisBudget(Budget):
     The other arguments are those of `Budget`. Durations may be timedeltas.
     """
 
-    __slots__ = ()
+    __slots__ = ("_late",)
 
     def __init__(
         self,
@@ -156,6 +156,7 @@ class RedisBudget(Budget):
     ) -> None:
         kind, outage = "budget:" + ",".join(map(quote, dimensions)), (on_unavailable, local_share, grace)
         terms = Terms("RedisBudget", "reserve()", kind, client_or_url, name, scope, horizon, lease, slack, *outage)
+        self._late = terms.late
         super().__init__(
             shared=shared,
             on_error=on_error,
@@ -172,8 +173,8 @@ class RedisBudget(Budget):
         assert isinstance(booked, Booked)
         StoreSession(self._node, booked.pool, terms)
 
-    def _scheduler(self, limits: dict[str, Any], late: Duration) -> Dimensions:
-        return Booked(limits, duration_to_ns(late, "catch_up"))
+    def _scheduler(self, limits: dict[str, Any]) -> Dimensions:
+        return Booked(limits, self._late)
 
     @property
     def key(self) -> str:

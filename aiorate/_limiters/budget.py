@@ -105,7 +105,7 @@ class Budget(Base):
             limit._check_as_shared(f"Budget({place or 'shared'})", scope == "process")
             if limit._all_places:
                 raise ValueError(f"Budget({place}): a Limiter with max_concurrency cannot be a dimension: a reservation takes no place.")
-        scheduler = self._scheduler(own, catch_up)
+        scheduler = self._scheduler(own)
         super().__init__(scheduler, catch_up, max_waiting, None, False, scope, clock, name, on_event, on_wait)
         self._names = scheduler.names
         self._unnamed = dict.fromkeys(self._names, 1)  # the amounts that a reservation takes of dimensions that it leaves out
@@ -115,7 +115,7 @@ class Budget(Base):
         self._on_error: OnError = on_error
         self._told: set[str] = set()  # dimensions whose estimates were lowered
 
-    def _scheduler(self, limits: dict[str, Limits], late: Duration) -> Dimensions:
+    def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
         """Make the scheduler of the dimensions, which a subclass may keep elsewhere. It takes `Amounts`, in the same order."""
         return Dimensions({place: strategy_of(f"Budget({place})", limit) for place, limit in limits.items()})
 

@@ -62,7 +62,7 @@ class Pool(Scheduler):
         # Set by whoever fills it.
         self.wanted: Callable[[int], bool] = _nobody  # told that slots may be wanted; whether they are on their way then
         self.corrected: Callable[[bool], object] = _nobody  # told that the store has something to hear; True: at once
-        self.levels: Sequence[Level] = [UNKNOWN] * len(parts)  # what the store said last of each dimension
+        self.forget_levels()
         self.asked: bool = False  # whether slots are on their way
         self.look_at: int | None = None  # before that instant the store has nothing for the first in line; None: ask it
         self.asks_below: int = -1  # slots are wanted once a grant leaves so few; -1: only when a request is refused
@@ -74,6 +74,14 @@ class Pool(Scheduler):
     def need(self, permits: Permits) -> tuple[int, ...]:
         """The amounts of a request, as slots have them."""
         return permits.of[: len(self.parts)] if isinstance(permits, Amounts) else (permits,) * len(self.parts)
+
+    def slots_of(self, need: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+        """How many slots of which amounts that is: of single permits as many as are needed, or one."""
+        return (need[0], (1,) * len(need)) if self.unit else (1, need)
+
+    def forget_levels(self) -> None:
+        """What the store said last of its dimensions counts no longer."""
+        self.levels: Sequence[Level] = [UNKNOWN] * len(self.parts)  # what the store said last of each dimension
 
     def lacks(self, permits: Permits, now: int) -> bool:
         """Whether there are not enough slots in hand for that request."""
@@ -260,7 +268,7 @@ class Pool(Scheduler):
         amounts = self.need(permits)
         for instant, at, late in self._granted:
             if instant == taken and now <= at + late:
-                slots, each = (size, self.need(1)) if self.unit else (1, amounts)
+                slots, each = self.slots_of(amounts)
                 self.hand.add(Run(each, slots, late, [(at, 1, 0)]))
                 if not self.unit:
                     self.corrected(False)

@@ -15,7 +15,7 @@ from aiorate._rate import NS_PER_SECOND, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._store.client import client_of
 from aiorate._store.script import FORM, MOST_RUNS, Refusal, pack, read_answer
-from aiorate._store.slots import UNKNOWN, US, Run
+from aiorate._store.slots import US, Run
 from aiorate._store.talk import FLUSH_NS, Sent, Talk
 from aiorate._store.twin import Local
 from aiorate._tree.refusals import too_long
@@ -94,7 +94,8 @@ class StoreSession(Talk):
                 text = f"the store does not answer: {str(lost[1]).rstrip('.')}. It is asked again"
                 raise self._error(f"{text}; on_unavailable= says what happens meanwhile.", lost[1])
             pool.free = now
-            pool.hand.add(Run((1,) * len(need) if pool.unit else need, need[0] if pool.unit else 1, 0, [(now, 1, 0)]))
+            slots, each = pool.slots_of(need)
+            pool.hand.add(Run(each, slots, 0, [(now, 1, 0)]))
 
     @property
     def state(self) -> str:
@@ -163,8 +164,7 @@ class StoreSession(Talk):
         """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""
         pool, self._asked = self._pool, self._lacking()[:MOST_RUNS]
         if self._asked:
-            needs = [pool.need(ticket.wanted) for ticket in self._asked]
-            return [(need[0], (1,) * len(pool.parts)) if pool.unit else (1, need) for need in needs], self._slack / US
+            return [pool.slots_of(pool.need(ticket.wanted)) for ticket in self._asked], self._slack / US
         return ([] if self._enough(self._node.now()) else self._lack()), -1.0
 
     def question(self) -> Asked | None:
@@ -264,7 +264,7 @@ class StoreSession(Talk):
         pool.outage = policy
         if policy == "local" and self._local is None:
             self._local = Local(pool.parts, self._terms.share)
-            pool.levels = [UNKNOWN] * len(pool.parts)
+            pool.forget_levels()
         node.changed()
 
     def _restored(self) -> None:
@@ -302,7 +302,7 @@ class StoreSession(Talk):
         if most_ns >= max(pool.answer_ns, 1) or node.above_on_demand():
             return None
         if self._told_at < node.read() - _FRESH_NS:  # permits may have come back since
-            pool.levels = [UNKNOWN] * len(pool.parts)
+            pool.forget_levels()
         wait = node.wait_for(permits, now)
         lost = not self._open or pool.outage == "wait" or node.held_at is not None or (self._lost is not None and not self._degraded)
         most = _ONCE_NS if pool.lacks(permits, now) else self._slack

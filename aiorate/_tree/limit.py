@@ -12,7 +12,7 @@ from aiorate._schedulers.amounts import count_of
 from aiorate._schedulers.interface import Scheduler
 from aiorate._tree.line import outcome_of
 from aiorate._tree.node import Node, undo
-from aiorate._tree.refusals import full, named, no_lease, too_long
+from aiorate._tree.refusals import full, named, no_lease, too_large, too_long
 from aiorate._tree.supply import SAME, make_final, make_returnable
 
 if TYPE_CHECKING:
@@ -371,7 +371,7 @@ class Limit(Node):
             for ticket in line:
                 if self.exceeded(ticket.wanted) is not None:
                     line.leave(ticket)
-                    ticket.set_result(ValueError(f"acquire({ticket.wanted}) can no longer be granted: {most} is the most at once now."))
+                    ticket.set_result(too_large(ticket.wanted, most, "now"))
             for _, below in line.below():
                 if self.exceeded(below.wanted) is not None:
                     below._leave_above()

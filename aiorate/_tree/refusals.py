@@ -40,6 +40,12 @@ def too_long(permits: Permits, most_ns: int, wait: int | None, why: str = "") ->
     )
 
 
+def too_large(permits: Permits, most: int, where: str) -> ValueError:
+    """The request in line is for more than is granted at once since a rate was changed."""
+    call = "acquire" if isinstance(permits, int) else "reserve"
+    return ValueError(f"{call}({permits}) can no longer be granted: {most} is the most at once {where}.")
+
+
 def overdue(permits: Permits, most_ns: int, more: int | None) -> WaitTooLong:
     """The request has waited for ``most_ns``, and would wait for ``more`` on top."""
     seconds = ns_to_seconds(most_ns)

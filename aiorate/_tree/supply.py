@@ -16,7 +16,7 @@ from aiorate._schedulers.interface import NOBODY_KNOWS, claim
 from aiorate._tree.counters import NOTHING, Counters
 from aiorate._tree.line import NOBODY
 from aiorate._tree.provider import OWN
-from aiorate._tree.refusals import closed, named
+from aiorate._tree.refusals import closed, named, too_large
 from aiorate._tree.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -186,8 +186,7 @@ class Supply(Timeline):
         if above.shut:
             return above.closed_error(named(up))
         if (most := above.exceeded(up)) is not None:
-            call = "acquire" if isinstance(up, int) else "reserve"
-            return ValueError(f"{call}({up}) can no longer be granted: {most} is the most at once of the limit that is shared.")
+            return too_large(up, most, "of the limit that is shared")
         return None
 
     def _peek(self, permits: Permits, now: int, ahead: Permits) -> int:

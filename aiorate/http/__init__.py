@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from aiorate._rate import Duration
-    from aiorate.http._way import Limits
+    from aiorate.http._way import AnyLimiter
 
 __all__ = ["Feedback", "Quota", "blocking_hooks", "hooks", "limit_transport", "read_feedback"]
 
@@ -42,7 +42,7 @@ AnyTransport = TypeVar(
 
 
 def hooks(
-    limiter: Limits,
+    limiter: AnyLimiter,
     key: Callable[[Any], Hashable] | None = None,
     cost: Callable[[Any], int] | None = None,
     *,
@@ -78,7 +78,7 @@ def hooks(
 
 
 def blocking_hooks(
-    limiter: Limits,
+    limiter: AnyLimiter,
     key: Callable[[Any], Hashable] | None = None,
     cost: Callable[[Any], int] | None = None,
     *,
@@ -100,7 +100,7 @@ def blocking_hooks(
 
 def limit_transport(
     inner: AnyTransport,
-    limiter: Limits,
+    limiter: AnyLimiter,
     key: Callable[[Any], Hashable] | None = None,
     cost: Callable[[Any], int] | None = None,
     *,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from aiorate._rate import Duration
     from aiorate.http._feedback import Headers
 
-    Limits = Limiter | AdaptiveRate | KeyedLimiter[Any] | Mapping[Any, Limiter | AdaptiveRate] | Budget
+    AnyLimiter = Limiter | AdaptiveRate | KeyedLimiter[Any] | Mapping[Any, Limiter | AdaptiveRate] | Budget
     Key = Callable[[Any], Hashable] | None
     Cost = Callable[[Any], int] | None
     Heed = Callable[[Feedback | None], None]
@@ -80,7 +80,7 @@ class Way:
     """What an adapter was made with. ``call`` names it in error messages."""
 
     def __init__(
-        self, call: str, limiter: Limits, key: Key, cost: Cost, max_wait: Duration | None, feedback: bool, blocks: bool = False
+        self, call: str, limiter: AnyLimiter, key: Key, cost: Cost, max_wait: Duration | None, feedback: bool, blocks: bool = False
     ) -> None:
         limit = limiter.limiter if isinstance(limiter, AdaptiveRate) else limiter
         if not isinstance(limit, (Limiter, Budget, KeyedLimiter, Mapping)):

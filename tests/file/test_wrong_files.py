@@ -215,6 +215,8 @@ def test_what_it_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             FileLimiter(*args)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"FileBudget\(tokens\) must be a rate"):
         FileBudget(tmp_path, tokens=["1/s"])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="needs a dimension"):
+        FileBudget(tmp_path)
     monkeypatch.setattr(module, "_LOCKS", False)
     with pytest.raises(RuntimeError, match="Windows does not have"):
         FileLimiter(tmp_path, 1)
