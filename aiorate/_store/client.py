@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _TICK = 0.25  # seconds between looks at a call that may hang, and at a task that may be idle
 _PATIENCE = 2  # ticks without an answer until a call is given up
-_OF_CLUSTER = 32  # the same in an outage: its client takes a dozen round trips to connect, and nobody here sees their answers
-_IDLE_TICKS = 4
+_LONGEST = 32  # the same while connecting: a cluster or a Sentinel takes a dozen round trips, and nobody here sees their answers
+_IDLE = 4
 _MOST = 256  # keys in one call: writing and reading that keeps the loop busy for 10 ms, and the server for 3
 _RETRY, _LONGEST_RETRY = 0.01, 0.25
 
@@ -54,7 +54,6 @@ class StoreClient:
 
     def __init__(self, source: object, loop: Any) -> None:
         self._loop, self._store = loop, Store(source)  # which keeps the source: while this lives, no other client has its id
-        self._cluster: bool = is_cluster(source)
         self._decide: Callable[..., Any] = decisions.run if loop is None else call
         self._attached: WeakSet[Session] = WeakSet()
         self._wanting: dict[Session, None] = {}
@@ -64,8 +63,6 @@ class StoreClient:
         self._thread: threading.Thread | None = None
         self._native: asyncio.AbstractEventLoop | None = None  # that of the task, while it runs
         self._woken: asyncio.Event = asyncio.Event()  # what the task awaits while there is nothing to ask
-        self._ticks: int = 0  # since the call in flight began, or the store was heard last, or since there is nothing to ask
-        self._heard: int = 0  # the answers of the store until the last tick
         self._listening: list[Callable[[], object]] = []  # told when something was asked or answered, or the task is over
         self._silent: float | None = None  # when the first call began of those without an answer since the last
 
@@ -152,7 +149,7 @@ class StoreClient:
         error: BaseException | None = None
         loop = self._native = asyncio.get_running_loop()
         self._task, self._woken = asyncio.current_task(), asyncio.Event()
-        self._tick = loop.call_later(_TICK, self._on_tick, loop)
+        self._timer = loop.call_later(_TICK, self._on_tick, loop)
         try:
             while self._wanting or await self._more():
                 await self._ask(loop)
@@ -161,7 +158,7 @@ class StoreClient:
         except BaseException as raised:
             error = raised
             self._decide(self._fail, error)
-        self._tick.cancel()
+        self._timer.cancel()
         try:
             await self._store.close()
         finally:
@@ -171,7 +168,7 @@ class StoreClient:
 
     async def _more(self) -> bool:
         """Wait until something is wanted. False: nothing was for a while, or nobody is left."""
-        self._ticks = 0
+        self._store.ticks = 0
         self._woken.clear()
         if self._attached and not self._wanting:  # else nobody is left, or another thread woke it before it was idle
             await self._woken.wait()
@@ -199,11 +196,11 @@ class StoreClient:
         questions: list[Asked] = self._decide(self._questions)
         if not questions:
             return
-        self._ticks, self._heard, began = 0, self._store.heard, loop.time()
+        self._store.ticks, began = 0, loop.time()
         try:
             replies = await self._store.ask(questions)
         except asyncio.CancelledError:
-            if self._ticks <= _OF_CLUSTER or self._task is None:  # by somebody else
+            if self._store.ticks <= _LONGEST or self._task is None:  # by somebody else
                 raise
             self._task.uncancel()
             replies = [Unreachable(f"no answer within {_PATIENCE * _TICK} s")] * len(questions)
@@ -243,17 +240,15 @@ class StoreClient:
                 session.failed(error)
 
     def _on_tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._tick = loop.call_later(_TICK, self._on_tick, loop)
-        self._ticks += 1
-        patience = _OF_CLUSTER if self._cluster and self._silent is not None and not self._listening else _PATIENCE
-        if not self._asked or self._task is None:
-            if self._ticks > _IDLE_TICKS:
+        """Counted and not read from the clock: an answer to a loop that stood still is there already, and the store was not down."""
+        self._timer = loop.call_later(_TICK, self._on_tick, loop)
+        store = self._store
+        store.ticks += 1
+        if not self._asked:
+            if store.ticks > _IDLE:
                 self._woken.set()
-        elif self._store.heard > self._heard:  # it is far away, and alive
-            self._heard, self._ticks = self._store.heard, 1
-        # Counted and not read from the clock: an answer to a loop that stood still is there already, and the store was not down.
-        elif self._ticks > patience or not self._attached:
-            self._ticks = _OF_CLUSTER + 1
+        elif store.ticks > (_LONGEST if store.opening and not self._listening else _PATIENCE) and self._task is not None:
+            store.ticks = _LONGEST + 1
             self._task.cancel()
 
 

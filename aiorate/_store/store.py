@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -24,8 +23,14 @@ if TYPE_CHECKING:
 
 
 _CLUSTERS = {"RedisCluster", "ValkeyCluster"}
-# Whoever asks here tries again by himself, and waits for an answer as long as he wants.
-_ALONE: dict[str, Any] = {"socket_timeout": None, "retry": None, "retry_on_error": [], "retry_on_timeout": False}
+# Whoever asks here tries again by himself. While a connection is opened, each answer has its time.
+_ALONE: dict[str, Any] = {
+    "socket_timeout": 0.5,
+    "socket_connect_timeout": 0.5,
+    "retry": None,
+    "retry_on_error": [],
+    "retry_on_timeout": False,
+}
 _OUTAGES = {
     *("ConnectionError", "TimeoutError", "OSError", "ClusterError", "SlotNotCoveredError"),
     *("InvalidResponse", "ValueError", "TypeError", "LookupError"),  # what a parser raises for junk
@@ -55,19 +60,22 @@ class Store:
         else:
             self._pool = getattr(source, "connection_pool", None)
         self._connection: Any = None
-        self._answers: int = 0
-
-    @property
-    def heard(self) -> int:
-        """How many answers have come, as far as is known. The first call takes some: that the server is there, a password, a script."""
-        return self._answers + (self._connection is not None and self._connection.is_connected)
+        self.opening: bool = False
+        """Whether it connects."""
+        self.ticks: int = 0
+        """For how many ticks of whoever asks nothing was heard; see `StoreClient`."""
 
     async def ask(self, questions: Sequence[Asked]) -> list[object]:
         """The script's reply to each question, or a `Refusal` or an `Unreachable` in its place."""
         try:
+            if self._connection is None:
+                self.opening = True
+                await self._open()
+                self.opening, self.ticks = False, 0
             replies = await self._run([("EVALSHA", SHA, 1, key, *words) for key, words in questions])
             missing = [place for place, reply in enumerate(replies) if isinstance(reply, Exception) and "NoScriptError" in kinds_of(reply)]
             if missing:
+                self.ticks = 0
                 # The first sends the text, and the server has it for the others.
                 again: list[Command] = [("EVALSHA", SHA, 1, questions[place][0], *questions[place][1]) for place in missing]
                 again[0] = ("EVAL", TEXT, *again[0][2:])
@@ -75,40 +83,32 @@ class Store:
                     replies[place] = reply
         except Exception as error:
             return [failure_of(error)] * len(questions)
+        finally:
+            self.opening = False
         return [failure_of(reply) if isinstance(reply, Exception) else reply for reply in replies]
+
+    async def _open(self) -> None:
+        if self._pool is None:
+            await self._source.initialize()  # not in many calls at once, which close each other's connections
+            return
+        connection = self._pool.connection_class(**{**self._pool.connection_kwargs, **_ALONE})
+        await connection.connect()
+        connection.socket_timeout = None  # from here on, whoever asks looks at its clock, which costs less
+        self._connection = connection
 
     async def _run(self, commands: Sequence[Command]) -> list[object]:
         """Send them. Returns the reply to each, or the error that the server said. Raises if there is no answer."""
-        if self._pool is None:
-            await self._source.initialize()  # not in many calls at once, which close each other's connections
-            answers = [partial(self._source.execute_command, *command) for command in commands]
-        else:
-            connection = self._connection or await self._open(self._pool)
+        connection, replies = self._connection, list[object]()
+        if connection is not None:
             await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-            answers = [connection.read_response] * len(commands)
-        replies: list[object] = []
-        for answer in answers:
+        for command in commands:
             try:
-                replies.append(await answer())
+                replies.append(await (self._source.execute_command(*command) if connection is None else connection.read_response()))
             except Exception as error:
                 if "ResponseError" not in kinds_of(error):
                     raise
                 replies.append(error)
         return replies
-
-    async def _open(self, pool: Any) -> Any:
-        self._connection = connection = pool.connection_class(**{**pool.connection_kwargs, **_ALONE})
-        read = connection.read_response
-
-        async def read_and_count(*args: Any, **options: Any) -> Any:  # also for the client's own commands while it connects
-            try:
-                return await read(*args, **options)
-            finally:
-                self._answers += 1
-
-        connection.read_response = read_and_count
-        await connection.connect()
-        return connection
 
     async def close(self) -> None:
         """Close the connection, if it was opened here. The next call resolves the address again: another server may be there by then."""
