@@ -67,9 +67,9 @@ class Terms:
         if (policy == "local") is (share is None):
             raise ValueError(f"{call}(): on_unavailable='local' needs local_share, its part of the rate, and no other policy has it.")
         self.policy = policy
-        self.share: Fraction = Fraction(1) if share is None else Fraction(*exact(share, f"{call}(local_share)"))
+        self.share: Fraction = Fraction(0) if share is None else Fraction(*exact(share, f"{call}(local_share)"))
         """This process's part of the limits with the policy "local"."""
-        if not 0 < self.share <= 1:
+        if share is not None and not 0 < self.share <= 1:
             raise ValueError(f"{call}(local_share={share!r}) must be more than 0 and at most 1.")
 
 

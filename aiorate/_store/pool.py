@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_permits, check_window
-from aiorate._store.slots import MOST_NS, UNKNOWN, US, Hand, Level, Part, Run, check_memory
+from aiorate._store.slots import UNKNOWN, US, Hand, Level, Part, Run, check_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,7 +69,7 @@ class Pool(Scheduler):
         self.answer_ns: int = 1  # how long an answer of the store takes, smoothed; 1: it was not measured; 0: it answers at once
         self.patient: bool = False  # whether the first in line keeps its slots while another limit is asked after this one
         self.outage: str = ""  # the policy in force while the store does not answer
-        self.free: int = -MOST_NS  # until when slots were granted that nobody counts
+        self.alone: range = range(0)  # instants of the latest outage, whose grants no store has heard of
 
     def need(self, permits: Permits) -> tuple[int, ...]:
         """The amounts of a request, as slots have them."""
@@ -128,7 +128,7 @@ class Pool(Scheduler):
 
     def correct(self, more: Sequence[int], taken: int, at_once: bool = False) -> None:
         """More was used, or less (below 0), than was granted at that instant."""
-        if taken <= self.free or not any(more):
+        if taken in self.alone or not any(more):
             return
         self.corrections = [own + its for own, its in zip(self.corrections, more, strict=True)]
         if min(more) < 0:
@@ -218,8 +218,6 @@ class Pool(Scheduler):
         at, last, *_ = self._find(need, now) if first else self.hand.find(together, self._lapsed(together, now))
         if last is not None:
             return at
-        if self.outage in ("open", "raise"):
-            return now if self.outage == "open" else NOBODY_KNOWS
         if self.unit:
             together = self.need(max(together[0] - self.usable(together[0], now), 1))
         elif self.calendar is None:  # larger amounts are owed
@@ -312,10 +310,8 @@ class Pool(Scheduler):
         due = max(self.hand.by(now) - self._lapsed(self.need(1), now), 0) if self.unit else 0
         told: list[Standing] = []
         for part, level in zip(self.parts, self.levels, strict=True):
-            left, at = level.standing(part, due, now)
-            if self.outage:
-                left, at = (part.burst, now) if self.outage == "open" else (0, NOBODY_KNOWS)
-            told.append((part.burst, part.rate, left, at))
+            lost = self.outage in ("raise", "wait")
+            told.append((part.burst, part.rate, *((0, NOBODY_KNOWS) if lost else level.standing(part, due, now))))
         return told
 
     def bound(self, window: int, largest: int = 1) -> int | None:

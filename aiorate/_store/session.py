@@ -5,6 +5,7 @@ The wall clock of this machine decides nothing: the store says what time it is, 
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from aiorate._rate import NS_PER_SECOND, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._store.client import client_of
 from aiorate._store.script import FORM, MOST_RUNS, Refusal, pack, read_answer
-from aiorate._store.slots import US, Run
+from aiorate._store.slots import US
 from aiorate._store.talk import FLUSH_NS, Sent, Talk
 from aiorate._store.twin import Local
 from aiorate._tree.refusals import too_long
@@ -39,6 +40,7 @@ _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
 _SINCE = 1 << 190  # since when they stand in line, and for how long they may wait: later than any instant
 _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
+_OPEN = Fraction(10**30)  # what "open" has of the limits: no amount takes any time
 _LATEST_UNIX_NS = 10**19  # the year 2286
 
 
@@ -61,7 +63,7 @@ class StoreSession(Talk):
         self._came: int = 0  # how many slots came last
         self._lost: tuple[int, Unreachable] | None = None  # the reading at the first call without an answer, and what failed last
         self._degraded: bool = False  # whether that has gone on for longer than the grace
-        self._local: Local | None = None  # the store meanwhile, by the policy "local"
+        self._local: Local | None = None  # the store meanwhile, by the policies "local" and "open"
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._asked: list[Ticket] = []  # the requests that the question under way is for, if they ask once
         super().__init__(node, pool, terms.horizon, terms.lease if pool.unit else 0, terms.slack)  # of reservations, nothing is taken ahead
@@ -70,32 +72,24 @@ class StoreSession(Talk):
 
     def wanted(self, now: int) -> bool:
         """Slots may be wanted at that instant. Returns whether to wait for the store, which is asked. Raises EngineUnavailable."""
-        here = self._pool.outage not in ("", "wait")  # whether the policy answers at once
+        pool, node, local, lost = self._pool, self._node, self._local, self._lost
+        here = pool.outage not in ("", "wait")  # whether the policy answers at once
         asks = self._open and (here or bool(self._lacking()) or not self._enough(now))
         if asks:
-            self._wanted_at = self._node.read()
+            self._wanted_at = node.read()
             self._wake()
-        if here:
-            self._answer_here(now)
-        return asks and not here
-
-    def _answer_here(self, now: int) -> None:
-        """By the policy: ask a store of this process the same, raise, or have what a request lacks be due."""
-        node, pool, need, local, lost = self._node, self._pool, self._pool.refused, self._local, self._lost
-        if local is not None:
+        if here and local is not None:
             runs, within = self._wants() if node.held_at is None else ([], -1.0)
             if runs:
                 sent = Sent(node.read(), node.now(), runs, local.parts, within >= 0)
                 answer = local.ask(self._question(runs, within), sent.at)
                 self._book(answer, sent, sent.now)
                 self._refuse(answer)
-        elif need and lost is not None and pool.hand.find(need)[1] is None:
-            if pool.outage == "raise":
-                text = f"the store does not answer: {str(lost[1]).rstrip('.')}. It is asked again"
-                raise self._error(f"{text}; on_unavailable= says what happens meanwhile.", lost[1])
-            pool.free = now
-            slots, each = pool.slots_of(need)
-            pool.hand.add(Run(each, slots, 0, [(now, 1, 0)]))
+                pool.alone = range(pool.alone.start, sent.now + 1)
+        elif here and lost is not None and pool.refused and pool.hand.find(pool.refused)[1] is None:
+            text = f"the store does not answer: {str(lost[1]).rstrip('.')}. It is asked again"
+            raise self._error(f"{text}; on_unavailable= says what happens meanwhile.", lost[1])
+        return asks and not here
 
     @property
     def state(self) -> str:
@@ -262,8 +256,9 @@ class StoreSession(Talk):
             return
         pool.unanswered()
         pool.outage = policy
-        if policy == "local" and self._local is None:
-            self._local = Local(pool.parts, self._terms.share)
+        if policy in ("local", "open") and self._local is None:
+            self._local = Local(pool.parts, self._terms.share or _OPEN)
+            pool.alone = range(node.now(), node.now())
             pool.forget_levels()
         node.changed()
 
@@ -276,10 +271,9 @@ class StoreSession(Talk):
             node.tell(Event("restored", node.name, seconds=ns_to_seconds(length)))
         self._lost, self._degraded, self._local, pool.outage = None, False, None, ""
         if local is not None:
-            bursts = [int(part.burst * self._terms.share) if part.burst > 1 else 0 for part in pool.parts]
-            owed = [min(spent, burst) for spent, burst in zip(local.spent, bursts, strict=True)]
-            if any(owed):
-                pool.correct(owed, node.now())
+            share = self._terms.share
+            owed = [min(n, int(part.burst * share)) if part.burst > 1 else 0 for n, part in zip(local.spent, pool.parts, strict=True)]
+            pool.correct(owed, node.now() + 1)
 
     def _error(self, text: str, failure: Unreachable | Refusal) -> EngineUnavailable:
         error = EngineUnavailable(f"{self._terms.call}: {text}")
