@@ -6,7 +6,6 @@ The wall clock of this machine decides nothing: the store says what time it is, 
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from aiorate._errors import EngineUnavailable
@@ -72,12 +71,11 @@ class StoreSession(Talk):
 
     def wanted(self, now: int) -> bool:
         """Slots may be wanted at that instant. Returns whether to wait for the store, which is asked. Raises EngineUnavailable."""
-        pool, node, local, lost = self._pool, self._node, self._local, self._lost
+        pool, node, local = self._pool, self._node, self._local
         here = pool.outage not in ("", "wait")  # whether the policy answers at once
-        asks = self._open and (here or bool(self._lacking()) or not self._enough(now))
+        asks = (here or bool(self._once(lacking=True)) or not self._enough(now)) and self._tell()
         if asks:
             self._wanted_at = node.read()
-            self._wake()
         if here and local is not None:
             runs, within = self._wants() if node.held_at is None else ([], -1.0)
             if runs:
@@ -86,9 +84,9 @@ class StoreSession(Talk):
                 self._book(answer, sent, sent.now)
                 self._refuse(answer)
                 pool.alone = range(pool.alone.start, sent.now + 1)
-        elif here and lost is not None and pool.refused and pool.hand.find(pool.refused)[1] is None:
-            text = f"the store does not answer: {str(lost[1]).rstrip('.')}. It is asked again"
-            raise self._error(f"{text}; on_unavailable= says what happens meanwhile.", lost[1])
+        elif here and self._lost is not None and pool.refused and pool.hand.find(pool.refused)[1] is None:
+            text = f"the store does not answer: {str(self._lost[1]).rstrip('.')}. It is asked again"
+            raise self._error(f"{text}; on_unavailable= says what happens meanwhile.", self._lost[1])
         return asks and not here
 
     @property
@@ -132,17 +130,16 @@ class StoreSession(Talk):
         """Whether the store may be asked from here: not for try_acquire() and delay() outside a loop."""
         return not self._node.closed and (self._node.tree.threads or running_loop() is not None)
 
-    def _tell(self, gone: int = 0) -> None:
-        if self._open:
-            self._wake()
-
-    def _wake(self) -> None:
-        """Have the client ask that is the right one here."""
+    def _tell(self, gone: int = 0) -> bool:
+        """Have the client ask that is the right one here. Returns whether there is one."""
+        if not self._open:
+            return False
         self.moved()
         if self.client is None:
             self.client = client_of(self._terms.source, self._key, self._node.tree.threads)
             self._node.tree.add(self._node)
         self.client.wake(self)
+        return True
 
     def _enough(self, now: int) -> bool:
         """Whether more than half of the slots that came last are left, and some last until others could be here.
@@ -156,10 +153,10 @@ class StoreSession(Talk):
 
     def _wants(self) -> tuple[Runs, float]:
         """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""
-        pool, self._asked = self._pool, self._lacking()[:MOST_RUNS]
+        pool, self._asked = self._pool, self._once(lacking=True)[:MOST_RUNS]
         if self._asked:
             return [pool.slots_of(pool.need(ticket.wanted)) for ticket in self._asked], self._slack / US
-        return ([] if self._enough(self._node.now()) else self._lack()), -1.0
+        return self._lack(), -1.0
 
     def question(self) -> Asked | None:
         """What to ask now; None: nothing."""
@@ -171,22 +168,18 @@ class StoreSession(Talk):
         gone = self._pool.give_up(self._tail, node.now()) if closed else 0
         probes = self._degraded and reading - self._wanted_at < _INTEREST_NS
         if not (super().busy or runs or gone or probes or (node.held_at is not None and node.first() is not None)):
-            self._nothing_to_ask()
+            if not self._degraded:
+                self._lost = None
+            elif self._local is None or not self._lease:  # requests wait until it is known whether the store answers
+                self._pool.outage = ""
+            self._pool.asked = False
+            first = self._first()
+            if first and self._pool.lacks(first, node.now()):
+                node.changed()  # nothing is on its way that would wake it
             return None
         unix = min(max(self._clock + reading, 3 * self._pool.rate.period_ns), _LATEST_UNIX_NS)
         self._sent, asked = self._ask_for(runs, within, (reading - self._told_at) / US, unix, 0 if any(self._pool.corrections) else gone)
         return self._key.encode(), [pack(asked), self._told or f"{FORM} {self._terms.kind}"]  # whatever encoding the client has
-
-    def _nothing_to_ask(self) -> None:
-        pool, node = self._pool, self._node
-        if not self._degraded:
-            self._lost = None
-        elif self._local is None or not self._lease:  # requests wait until it is known whether the store answers
-            pool.outage = ""
-        pool.asked = False
-        first = self._first()
-        if first and pool.lacks(first, node.now()):
-            node.changed()  # nothing is on its way that would wake it
 
     # What the client hears.
 
@@ -211,7 +204,7 @@ class StoreSession(Talk):
             self._edges = None, []
             self._unanswered(nothing=True)
             self._restored()
-            self._wake()
+            self._tell()
             return
         self._told, self._told_at, self._sent = answer.value, received, None
         self._book(answer, sent, received - node.offset)
@@ -307,16 +300,12 @@ class StoreSession(Talk):
             raise too_long(permits, most_ns, wait)
         return _ONCE_NS, _SINCE + most_ns
 
-    def _once(self) -> list[Ticket]:
-        """Those in line. Nobody waits before them."""
-        line = self._node.line
-        first = line.first_request()
-        return [] if first is None or first.since < _SINCE else list(takewhile(lambda ticket: ticket.since >= _SINCE, line))
-
-    def _lacking(self) -> list[Ticket]:
-        """Those for which there are not enough slots."""
-        lacking = self._uncovered(self._node.now()) if self._once() else []
-        return [ticket for ticket in lacking if ticket.since >= _SINCE]
+    def _once(self, lacking: bool = False) -> list[Ticket]:
+        """Those in line, before whom nobody waits; or those for which there are not enough slots."""
+        first = self._node.line.first_request()
+        if first is None or first.since < _SINCE:
+            return []
+        return [each for each in (self._uncovered(self._node.now()) if lacking else self._node.line) if each.since >= _SINCE]
 
     def _refuse(self, answer: Answer | None) -> None:
         """Those to which an answer gives nothing, of those that were asked for; without one, all in line."""

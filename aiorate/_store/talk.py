@@ -144,9 +144,6 @@ class Talk(Provider):
     @property
     def busy(self) -> bool:
         """Whether the store is yet to hear something."""
-        if self._news:
-            reading = self._node.read()
-            self._news = [at for at in self._news if not at or at > reading]
         return bool(self._news) or any(self._pool.corrections)
 
     def _ask_for(self, runs: Runs, within: float, age: float, unix: int, gone: int = 0) -> tuple[Sent, Question]:
@@ -158,7 +155,7 @@ class Talk(Provider):
         pool, reading, now = self._pool, self._node.read(), self._node.now()
         more, oldest, news = pool.corrections, pool.oldest, self._news[:1]  # taken first: a finalizer may tell more
         pool.corrections, pool.oldest, pool.refused, self._news = [0] * len(more), None, None, self._news[1:]
-        pause = (news[0] and news[0] - reading) / US if news else -1.0
+        pause = (news[0] and (news[0] - reading or -1)) / US if news else -1.0  # one that is over by now is not told
         since = 0.0 if oldest is None else max(now - oldest - _ROUGHLY_NS, 0) / US
         edges = () if pool.calendar is None else self._windows(pool.parts[0], unix)
         rows = [row(part, own - gone, edges) for part, own in zip(pool.parts, more, strict=True)]
@@ -242,7 +239,7 @@ class Talk(Provider):
         else:
             self._later(FLUSH_NS)
 
-    def _tell(self, gone: int = 0) -> None:
+    def _tell(self, gone: int = 0) -> object:
         """Have the store hear what is untold, and that so many slots come back; see `_ask_for`."""
         raise NotImplementedError
 
