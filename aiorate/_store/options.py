@@ -12,7 +12,7 @@ from aiorate._schedulers.calendar_window import CalendarWindow
 from aiorate._schedulers.interface import check_permits
 from aiorate._schedulers.token_bucket import TokenBucket
 from aiorate._store.slots import MS, Part, check_memory
-from aiorate._store.store import check_source
+from aiorate._store.source import check_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

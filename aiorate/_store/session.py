@@ -23,11 +23,10 @@ from aiorate._tree.refusals import too_long
 if TYPE_CHECKING:
     from aiorate._loops.loop import Ticket
     from aiorate._schedulers.amounts import Permits
-    from aiorate._store.client import StoreClient
+    from aiorate._store.client import Asked, StoreClient
     from aiorate._store.options import Terms
     from aiorate._store.pool import Pool
     from aiorate._store.script import Answer, Unreachable
-    from aiorate._store.store import Asked
     from aiorate._store.talk import Runs
     from aiorate._tree.limit import Limit
 
