@@ -268,7 +268,7 @@ class StoreSession(Talk):
             pool.correct(owed, node.now() + 1)
 
     def _error(self, text: str, failure: Unreachable | Refusal) -> EngineUnavailable:
-        error = EngineUnavailable(f"{self._terms.call}: {text}")
+        error = EngineUnavailable(f"{'reserve()' if self._terms.kind.startswith('budget') else 'acquire()'}: {text}")
         error.__cause__ = failure.__cause__
         return error
 
