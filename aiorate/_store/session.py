@@ -188,7 +188,6 @@ class StoreSession(Talk):
         if sent is None:  # its question was forgotten
             return
         if isinstance(reply, Refusal):  # requests in line fail, whatever the policy
-            self._unanswered()
             self._restored()
             self.failed(self._error(f"the store refuses: {reply}", reply))
             return
@@ -197,12 +196,10 @@ class StoreSession(Talk):
         took = max(min(received - sent.at, _LONGEST_ANSWER_NS), 1)
         pool.answer_ns = (3 * pool.answer_ns + took) // 4 if self._told else took
         self._clock = int(answer.numbers[1 if answer.value else 0]) * US - (sent.at + received) // 2
-        if self._local is not None:
-            pool.clear()  # what was booked here counts no longer
+        self._restored()
         if not answer.value:  # it is another time than was thought, and the question did nothing
             self._edges = None, []
             self._unanswered(nothing=True)
-            self._restored()
             self._tell()
             return
         self._told, self._told_at, self._sent = answer.value, received, None
@@ -211,7 +208,6 @@ class StoreSession(Talk):
             self._came = sum([n for n, _, _ in answer.runs])
             if self._lease:
                 pool.asks_below = self._came // 2
-        self._restored()
         if self._news:
             self._tell()
         if not node.closed:  # else the next question returns these slots
@@ -233,8 +229,7 @@ class StoreSession(Talk):
 
     def _go_by_policy(self) -> None:
         """In an outage: the policy decides after the grace."""
-        if self._lost is None:
-            return
+        assert self._lost is not None  # since the first call without an answer
         node, pool, policy, (since, failure) = self._node, self._pool, self._terms.policy, self._lost
         if not self._degraded:
             left = since + self._terms.grace - node.read()
@@ -243,10 +238,9 @@ class StoreSession(Talk):
                 return
             self._degraded = True
             node.tell(Event("degraded", node.name, source=f"{str(failure).rstrip('.')}; on_unavailable={policy!r}"))
-        pool.asked = False  # to hear whether slots are still wanted
+        pool.unanswered()  # to hear whether slots are still wanted
         if pool.outage:
             return
-        pool.unanswered()
         pool.outage = policy
         if policy in ("local", "open") and self._local is None:
             self._local = Local(pool.parts, self._terms.share or _OPEN)
@@ -264,6 +258,7 @@ class StoreSession(Talk):
         self._lost, self._degraded, self._local, pool.outage = None, False, None, ""
         if local is not None:
             share = self._terms.share
+            pool.clear()
             owed = [min(n, int(part.burst * share)) if part.burst > 1 else 0 for n, part in zip(local.spent, pool.parts, strict=True)]
             pool.correct(owed, node.now() + 1)
 
@@ -316,7 +311,7 @@ class StoreSession(Talk):
 
     def _on_timer(self) -> None:
         self._timer = None
-        if not self._degraded:
+        if self._lost is not None and not self._degraded:
             self._go_by_policy()
         pool, node = self._pool, self._node
         waits = node.first() is not None

@@ -128,14 +128,14 @@ class Talk(Provider):
         The measurement begins after the permits of the first question: a process that makes one request in a while takes nothing ahead.
         """
         pool, lease, reading, (since, before) = self._pool, self._lease, self._node.read(), self._use
-        refused = pool.refused[0] if pool.refused else 0
-        age, used = reading - since, max(pool.spent - before, 0)
+        refused, granted = pool.refused[0] if pool.refused else 0, count_of(self._node.granted)
+        age, used = reading - since, max(granted - before, 0)
         if age >= 3 * lease:
             age, used = 0, 0
-            self._use = reading, pool.spent + (first or refused)
+            self._use = reading, granted + (first or refused)
         elif age >= 2 * lease:
             age, used = lease, used * lease // age
-            self._use = reading - lease, pool.spent - used
+            self._use = reading - lease, granted - used
         expected = min(used * lease // max(age, lease), pool.rate._permits_in(lease))
         return expected if waiting else max(expected, refused)  # a request was refused and does not wait
 
