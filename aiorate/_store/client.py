@@ -203,7 +203,13 @@ class StoreClient:
         self._task, self._woken = asyncio.current_task(), asyncio.Event()
         self._timer = loop.call_later(_TICK, self._on_tick, loop)
         try:
-            while self._wanting or await self._more():
+            while self._attached:
+                self._ticks = 0
+                self._woken.clear()
+                if not self._wanting:  # else another thread woke it before it was idle
+                    await self._woken.wait()
+                if not self._wanting:  # nothing was for a while, or nobody is left
+                    break
                 await self._ask(loop)
         except GeneratorExit:  # its loop was closed long ago, and its sessions ask in another by now
             raise
@@ -228,14 +234,6 @@ class StoreClient:
         elif self._ticks > (_LONGEST if self._opening and not self._listening else _PATIENCE) and self._task is not None:
             self._ticks = _LONGEST + 1
             self._task.cancel()
-
-    async def _more(self) -> bool:
-        """Wait until something is wanted. False: nothing was for a while, or nobody is left."""
-        self._ticks = 0
-        self._woken.clear()
-        if self._attached and not self._wanting:  # else nobody is left, or another thread woke it before it was idle
-            await self._woken.wait()
-        return bool(self._wanting)
 
     async def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
         """Make one call. Where there is no answer, ask again a little later."""
