@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
@@ -111,13 +112,10 @@ class _Desks(Generic[D]):
         """Call a function after each wait, with a `Waited`; see `Limiter.watch`. Returns a function that ends the calls."""
         if self._first._node.above is None:
             self._desk(blocks=True)
-        ends = [desk.watch(on_wait) for desk in self._desks]
-
-        def end() -> None:
-            for each in ends:
-                each()
-
-        return end
+        ends = ExitStack()
+        for desk in self._desks:
+            ends.callback(desk.watch(on_wait))
+        return ends.close
 
     async def aclose(self) -> None:
         """Close it, and give back what was booked ahead. Callers in the queue get `LimiterClosed`."""

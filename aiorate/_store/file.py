@@ -40,10 +40,9 @@ _FIRST_LEVEL, _GROWTH, _LEVELS = 16, 8, 7  # pages; 76 million records
 _MOST_NUMBERS = 16  # of the dimensions of one limit
 _PAGE, _SIZE = 4096, 256
 _EMPTY = bytes(_SIZE)
-# The check sum of what follows: the kind of limit, the digest of the name, when it was written: in which boot, and in us of the monotonic
-# and of the wall clock; after how many us it is at rest; and the value.
-_ABOUT, _CHECK, _NAME, _VALUE = Struct("<II16s8sddd200x"), 4, slice(8, 24), 56
-_WRITE = Struct("<I16s8sddd")  # without the check sum
+# The check sum of what follows: the digest of the name, when it was written: in which boot, and in us of the monotonic and of the wall
+# clock; after how many us it is at rest; and the value.
+_ABOUT, _WRITE, _CHECK, _NAME, _VALUE = Struct("<4x20s8sddd200x"), Struct("<20s8sddd"), 4, slice(4, 24), 56
 _GRACE = NS_PER_SECOND  # for which others may hold the lock, and between two looks whether the file is still there
 _QUICK, _TRIES, _NAP = 3, 12, 100e-6  # a decision takes some 20 us
 Value = tuple[float, ...]
@@ -53,9 +52,12 @@ Decide = Callable[["Value | None", float], "tuple[T, Value | None, float]"]
 
 
 class Record:
-    """What a process knows of one record, which has the numbers of so many dimensions: of rates, or of windows by the ``wall`` clock."""
+    """What a process knows of one record, which has the numbers of so many dimensions: of rates, or of windows by the ``wall`` clock.
 
-    __slots__ = ("at", "digest", "file", "form", "heard", "kind", "told", "wall")
+    A name has a record for each ``kind`` of limit.
+    """
+
+    __slots__ = ("at", "digest", "file", "form", "heard", "told", "wall")
 
     def __init__(self, path: str | os.PathLike[str], name: str, kind: str, dimensions: int) -> None:
         self.wall: bool = kind == "window"
@@ -63,8 +65,7 @@ class Record:
         if numbers > _MOST_NUMBERS:
             raise ValueError(f"a limit in a file has at most {_MOST_NUMBERS // OF_RATE} rates or dimensions, not {dimensions}.")
         self.file: StoreFile = file_of(path)
-        self.digest: bytes = blake2b(name.encode(), digest_size=16).digest()
-        self.kind: int = crc32(f"{numbers} {kind}".encode())
+        self.digest: bytes = blake2b(f"{numbers} {kind} {name}".encode(), digest_size=20).digest()
         self.form: str = f"<{HEAD + numbers}d"
         """Of its value, packed."""
         self.at: int = 0
@@ -162,7 +163,7 @@ class StoreFile:
         answer, value, keep = decide(kept, now)
         if value is not None:
             since_boot = time.monotonic_ns() / 1000 if record.wall else now
-            new = _WRITE.pack(record.kind, record.digest, _BOOT, since_boot, wall, keep) + pack(record.form, *value)
+            new = _WRITE.pack(record.digest, _BOOT, since_boot, wall, keep) + pack(record.form, *value)
             new = new.ljust(_SIZE - _CHECK, b"\0")
             self._write(crc32(new).to_bytes(_CHECK, "little") + new, record.at, data)
             record.told, record.heard = value, now
@@ -213,14 +214,10 @@ class StoreFile:
             raise OSError(0, "there is no space left on its disk")
 
 
-def _kept(record: Record, data: bytes, now: float, wall: float) -> Value | None:
-    """The value of a record, as if the machine had not been started anew since; None: it says nothing any more."""
+def _kept(record: Record, data: bytes, now: float, wall: float) -> Value:
+    """The value of a record, as if the machine had not been started anew since."""
     _check(data)
-    _, kind, _, boot, _, written, _ = about = _ABOUT.unpack(data)
-    if kind != record.kind:
-        if _rests(about, wall):
-            return None
-        raise OSError(0, "another kind of limit has that name in it. Give each a name of its own")
+    _, boot, _, written, _ = _ABOUT.unpack(data)
     value: Value = unpack_from(record.form, data, _VALUE)
     return value if boot == _BOOT or record.wall else (value[0], now - max(wall - written, 0.0), *value[2:])
 
@@ -233,7 +230,7 @@ def _check(data: bytes) -> None:
 
 def _rests(about: tuple[Any, ...], wall: float) -> bool:
     """Whether a record says nothing any more, by both clocks, or was never used."""
-    boot, since_boot, unix, keep = about[3:]
+    _, boot, since_boot, unix, keep = about
     return bool(wall - unix > keep and (boot != _BOOT or time.monotonic_ns() / 1000 - since_boot > keep))
 
 

@@ -63,11 +63,6 @@ def of_another_release(path: Path) -> None:
     overwrite(path, HEAD - 1, b"1")
 
 
-def of_another_kind(path: Path) -> None:
-    with FileBudget(path, tokens="1/h").reserve(tokens=1):
-        pass
-
-
 WRONG: list[tuple[Callable[[Path], object], str]] = [
     (lambda path: path.mkdir(), "Is a directory"),
     (lambda path: None, "No such file"),
@@ -80,7 +75,6 @@ WRONG: list[tuple[Callable[[Path], object], str]] = [
     (damaged, "damaged. Remove it"),
     (torn, "damaged. Remove it"),
     (of_another_release, "another release of aiorate"),
-    (of_another_kind, "another kind of limit has that name"),
 ]
 
 
