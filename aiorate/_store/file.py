@@ -35,8 +35,8 @@ if TYPE_CHECKING or _LOCKS:
     from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 
 
-_MAGIC, _SAME = b"aiorate limits 2", 15  # the first 15 bytes are those of each release, and the last one is the number of the format
-_FIRST_LEVEL, _GROWTH, _LEVELS = 16, 8, 7  # pages; 76 million records
+_MAGIC = b"aiorate limits 2"  # the last byte is the number of the format
+_FIRST_LEVEL, _GROWTH = 16, 8  # pages
 _MOST_NUMBERS = 16  # of the dimensions of one limit
 _PAGE, _SIZE = 4096, 256
 _EMPTY = bytes(_SIZE)
@@ -165,14 +165,14 @@ class StoreFile:
             since_boot = time.monotonic_ns() / 1000 if record.wall else now
             new = _WRITE.pack(record.digest, _BOOT, since_boot, wall, keep) + pack(record.form, *value)
             new = new.ljust(_SIZE - _CHECK, b"\0")
-            self._write(crc32(new).to_bytes(_CHECK, "little") + new, record.at, data)
+            os.pwrite(self._descriptor, crc32(new).to_bytes(_CHECK, "little") + new, record.at)  # whole, or not at all
             record.told, record.heard = value, now
         return answer
 
     def _find(self, digest: bytes, wall: float) -> tuple[int, bytes]:
         """Where the record of that name is or shall be, and what is there."""
         hashed, room, first, pages = int.from_bytes(digest[:4], "little"), 0, 1, _FIRST_LEVEL
-        for _ in range(_LEVELS):
+        while True:
             start = _PAGE * (first + hashed % pages)
             page = self._read(start, _PAGE)
             if start not in self._whole:
@@ -185,11 +185,8 @@ class StoreFile:
                 places = zip(range(start, start + _PAGE, _SIZE), _ABOUT.iter_unpack(page), strict=True)
                 room = next((at for at, about in places if _rests(about, wall)), 0)
             if page.endswith(_EMPTY):  # never used, nor are the levels below
-                break
+                return room, self._read(room, _SIZE)
             first, pages = first + pages, pages * _GROWTH
-        if not room:
-            raise OSError(0, "it has no room for more names")
-        return room, self._read(room, _SIZE)
 
     def _check_head(self) -> None:
         """Write the head of an empty file. Raises OSError for one that holds something else."""
@@ -197,21 +194,13 @@ class StoreFile:
             raise OSError(0, "it is not a regular file")
         head = os.pread(self._descriptor, len(_MAGIC), 0)
         if not head:
-            self._write(_MAGIC, 0, b"")
+            os.pwrite(self._descriptor, _MAGIC, 0)
         elif head != _MAGIC:
-            other = "another release of aiorate uses it" if head[:_SAME] == _MAGIC[:_SAME] else "it holds something else"
-            raise OSError(0, f"{other}, and was left as it is")
+            raise OSError(0, "it holds something else, or is of another release of aiorate, and was left as it is")
         self._whole.add(0)
 
     def _read(self, at: int, size: int) -> bytes:
         return os.pread(self._descriptor, size, at).ljust(size, b"\0")
-
-    def _write(self, data: bytes, at: int, before: bytes) -> None:
-        """Write it in place of what was there before, or not at all."""
-        written = os.pwrite(self._descriptor, data, at)
-        if written != len(data):
-            os.pwrite(self._descriptor, before[:written], at)
-            raise OSError(0, "there is no space left on its disk")
 
 
 def _kept(record: Record, data: bytes, now: float, wall: float) -> Value:
