@@ -40,9 +40,9 @@ _FIRST_LEVEL, _GROWTH = 16, 8  # pages
 _MOST_NUMBERS = 16  # of the dimensions of one limit
 _PAGE, _SIZE = 4096, 256
 _EMPTY = bytes(_SIZE)
-# The check sum of what follows: the digest of the name, when it was written: in which boot, and in us of the monotonic and of the wall
-# clock; after how many us it is at rest; and the value.
-_ABOUT, _WRITE, _CHECK, _NAME, _VALUE = Struct("<4x20s8sddd200x"), Struct("<20s8sddd"), 4, slice(4, 24), 56
+# The check sum of what follows: the digest of the name; the boot in which it was written, or nothing if only the wall clock counts; the
+# Unix time then, and after how many us it is at rest; and the value.
+_ABOUT, _WRITE, _CHECK, _NAME, _VALUE = Struct("<4x20s8sdd8xd192x"), Struct("<20s8sdd"), 4, slice(4, 24), 48
 _GRACE = NS_PER_SECOND  # for which others may hold the lock, and between two looks whether the file is still there
 _QUICK, _TRIES, _NAP = 3, 12, 100e-6  # a decision takes some 20 us
 Value = tuple[float, ...]
@@ -57,7 +57,7 @@ class Record:
     A name has a record for each ``kind`` of limit.
     """
 
-    __slots__ = ("at", "digest", "file", "form", "heard", "told", "wall")
+    __slots__ = ("at", "digest", "file", "form", "told", "wall")
 
     def __init__(self, path: str | os.PathLike[str], name: str, kind: str, dimensions: int) -> None:
         self.wall: bool = kind == "window"
@@ -71,9 +71,7 @@ class Record:
         self.at: int = 0
         """Where it was; 0: nowhere yet."""
         self.told: Value | None = None
-        """Its value when this process wrote it last, ..."""
-        self.heard: float = 0.0
-        """... and when, in us."""
+        """Its value when this process wrote it last."""
 
 
 class StoreFile:
@@ -162,11 +160,10 @@ class StoreFile:
             now = max(now, kept[1])
         answer, value, keep = decide(kept, now)
         if value is not None:
-            since_boot = time.monotonic_ns() / 1000 if record.wall else now
-            new = _WRITE.pack(record.digest, _BOOT, since_boot, wall, keep) + pack(record.form, *value)
+            new = _WRITE.pack(record.digest, b"" if record.wall else _BOOT, wall, keep) + pack(record.form, *value)
             new = new.ljust(_SIZE - _CHECK, b"\0")
             os.pwrite(self._descriptor, crc32(new).to_bytes(_CHECK, "little") + new, record.at)  # whole, or not at all
-            record.told, record.heard = value, now
+            record.told = value
         return answer
 
     def _find(self, digest: bytes, wall: float) -> tuple[int, bytes]:
@@ -206,9 +203,9 @@ class StoreFile:
 def _kept(record: Record, data: bytes, now: float, wall: float) -> Value:
     """The value of a record, as if the machine had not been started anew since."""
     _check(data)
-    _, boot, _, written, _ = _ABOUT.unpack(data)
+    _, boot, unix, _, _ = _ABOUT.unpack(data)
     value: Value = unpack_from(record.form, data, _VALUE)
-    return value if boot == _BOOT or record.wall else (value[0], now - max(wall - written, 0.0), *value[2:])
+    return value if boot == _BOOT or record.wall else (value[0], now - max(wall - unix, 0.0), *value[2:])
 
 
 def _check(data: bytes) -> None:
@@ -219,8 +216,8 @@ def _check(data: bytes) -> None:
 
 def _rests(about: tuple[Any, ...], wall: float) -> bool:
     """Whether a record says nothing any more, by both clocks, or was never used."""
-    _, boot, since_boot, unix, keep = about
-    return bool(wall - unix > keep and (boot != _BOOT or time.monotonic_ns() / 1000 - since_boot > keep))
+    _, boot, unix, keep, written = about
+    return bool(wall - unix > keep and (boot != _BOOT or time.monotonic_ns() / 1000 - written > keep))
 
 
 def _boot() -> bytes:

@@ -76,7 +76,7 @@ class FileSession(Talk):
     def _ask(self, now: int, runs: Runs, within: float = -1.0, gone: int = 0) -> None:
         """Ask for these, and tell what is untold; see `Talk._ask_for`. Raises EngineUnavailable."""
         pool, node, record, asked = self._pool, self._node, self._record, self._unix(now)
-        sent, question = self._ask_for(runs, within, asked - record.heard, int(asked * US), gone)
+        sent, question = self._ask_for(runs, within, asked - record.told[1] if record.told else 0.0, int(asked * US), gone)
 
         def decide(kept: Value | None, at: float) -> tuple[Answer, Value | None, float]:
             found = Answering(at, question, kept, record.told, gone > 0 and kept == self._booked)
