@@ -32,32 +32,27 @@ _HORIZON_NS = 20 * MS
 class FileSession(Talk):
     """Fills the pool of a node from a record. ``lease`` is in ns."""
 
+    state = "shared"  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
+
     def __init__(self, record: Record, node: Limit, pool: Pool, lease: int) -> None:
         self._record = record  # of all that use it in this process: what one knows restores the others' if the file is lost
         self._booked: Value | None = None  # the record's value when this limit wrote it last
         super().__init__(node, pool, _HORIZON_NS, lease, SLACK_NS)
         pool.answer_ns = 0
 
-    @property
-    def state(self) -> str:
-        return "shared"
-
     def wanted(self, now: int) -> bool:
         """Ask for what a request lacks, now or not at all if it does not wait. Returns that nothing is on its way."""
         pool, node, need = self._pool, self._node, self._pool.refused
-        waits = node.line.is_waited_in
         if not need or node.held_at is not None:
             return False
+        waits, (n, each) = node.line.is_waited_in, pool.slots_of(need)
+        lacks = n - pool.usable(n, now) if pool.unit and pool.hand.count else n
         if waits or self._lease:
             self._ask(now, self._lack())
-            if waits and pool.unit and pool.look_at is None and pool.usable(need[0], now) < need[0]:  # the first gathers more
+            if waits and pool.unit and pool.look_at is None and pool.usable(n, now) < n:  # the first gathers more
                 pool.look_at = now + self._horizon // 2
-        elif not pool.unit:
-            self._ask(now, [(1, need)], within=0.0)
-        else:
-            lacks = need[0] - pool.usable(need[0], now) if pool.hand.count else need[0]
-            if lacks > 0 and (len(pool.parts) > 1 or self.busy or not self._take_now(now, lacks)):
-                self._ask(now, [(lacks, (1,) * len(pool.parts))], within=0.0)
+        elif lacks > 0 and (len(each) > 1 or not pool.unit or self.busy or not self._take_now(now, lacks)):
+            self._ask(now, [(lacks, each)], within=0.0)
         return False
 
     def _take_now(self, now: int, n: int) -> bool:
@@ -79,7 +74,7 @@ class FileSession(Talk):
     def _ask(self, now: int, runs: Runs, within: float = -1.0, gone: int = 0) -> None:
         """Ask for these, and tell what is untold; see `Talk._ask_for`. Raises EngineUnavailable."""
         pool, node, record, asked = self._pool, self._node, self._record, self._unix(now)
-        sent, question = self._ask_for(runs, within, asked - record.heard, int(asked * US), gone)
+        sent, question = self._ask_for(runs, within, asked - record.told[1] if record.told else 0.0, int(asked * US), gone)
 
         def decide(kept: Value | None, at: float) -> tuple[Answer, Value | None, float]:
             found = Answering(at, question, kept, record.told, gone > 0 and kept == self._booked)
@@ -107,12 +102,9 @@ class FileSession(Talk):
         """That instant in us, by the clock of the record: of a window's the Unix time."""
         node, tree, calendar = self._node, self._node.tree, self._pool.calendar
         reading = now + node.offset if node.held_at is None else node.read()
-        real = tree.clock is None and (tree.loop is None or tree.loop.steady)
-        if calendar is not None:
-            return (time.time_ns() if real else calendar._origin + reading) / US
-        if real and tree.loop is not None and not tree.loop.monotonic:  # as trio's, whose clock begins anew with each run
-            reading += time.monotonic_ns() - node.read()
-        return reading / US
+        if tree.clock is not None or (tree.loop is not None and not tree.loop.steady):  # virtual time
+            return (reading if calendar is None else reading + calendar._origin) / US
+        return (time.time_ns() if calendar is not None else reading + time.monotonic_ns() - node.read()) / US  # trio has a clock of its own
 
     # What the pool and the node tell.
 

@@ -203,6 +203,4 @@ def _due(run: Run) -> int:
 def check_memory(call: str, rate: Rate, burst: int) -> None:
     """Raise ValueError unless a store can count how long that burst, or debt, takes to come back."""
     if burst * rate.period_ns > MOST_NS * rate.permits:
-        most = MOST_NS * rate.permits // rate.period_ns
-        allowed = f"At most {most} do not" if most else "A faster rate would not"
-        raise ValueError(f"{call}: at {rate} that takes longer than 317 years to come back. {allowed}.")
+        raise ValueError(f"{call}: {burst} at {rate} takes longer than 317 years to come back.")
