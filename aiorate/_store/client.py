@@ -68,7 +68,7 @@ class StoreClient:
         self._woken: asyncio.Event = asyncio.Event()  # what the task awaits while there is nothing to ask
         self._ticks: int = 0  # since the call in flight began, or the store was heard last, or since there is nothing to ask
         self._opening: bool = False  # whether it connects
-        self._listening: list[Callable[[], object]] = []  # told when something was asked or answered, or the task is over
+        self._leaving: list[tuple[object, Callable[[], object]]] = []  # sessions, and whom to tell
         self._silent: float | None = None  # when the first call began of those without an answer since the last
 
     @property
@@ -91,31 +91,29 @@ class StoreClient:
         """Forget it, once it has nothing to tell, or cannot. After the last, neither task nor connection is left, nor a thread."""
         loop = loop_here()
         assert loop is not None  # a task runs
-        self._decide(self.wake, session)
+        signal = loop.signal()
+        self._decide(self._detach, session, partial(loop.post, partial(loop.wake, signal)))
         thread = self._thread
-        while True:
-            signal = loop.signal()
-            if self._decide(self._has_left, session, partial(loop.post, partial(loop.wake, signal))):
-                break
-            await loop.wait(signal)
+        await loop.wait(signal)
         if thread is not None and not self._runs:
             thread.join()
 
-    def _has_left(self, session: object, tell: Callable[[], object]) -> bool:
-        """Whether nothing is asked any more for a session that leaves. If not, tell when to look again."""
-        if session not in self._wanting and session not in self._asked:
+    def _detach(self, session: object, tell: Callable[[], object]) -> None:
+        self.wake(session)
+        self._leaving.append((session, tell))
+
+    def _let_go(self) -> None:
+        """Something was asked or answered, or the task is over: tell those who leave, and for whom nothing is asked any more."""
+        for session, tell in self._leaving.copy():
+            if session in self._wanting or session in self._asked:
+                continue
             self._attached.discard(session)
             if self._attached or not self._runs:
-                return True
-            self._rouse()
-        self._listening.append(tell)
-        return False
-
-    def _tell(self) -> None:
-        listening, self._listening = self._listening, []
-        for tell in listening:
-            with suppress(RuntimeError, OSError):  # its loop is closed
-                tell()
+                self._leaving.remove((session, tell))
+                with suppress(RuntimeError, OSError):  # its loop is closed
+                    tell()
+            else:
+                self._rouse()
 
     def _rouse(self) -> None:
         """Have the idle task go on, or end if nothing is wanted."""
@@ -138,7 +136,7 @@ class StoreClient:
         self._runs, self._native = False, None
         if self._wanting:  # woken meanwhile
             self._start()
-        self._tell()
+        self._let_go()
 
     def _questions(self) -> list[Asked]:
         """Those of the sessions that want something, in order."""
@@ -154,7 +152,7 @@ class StoreClient:
             if question is not None:
                 self._asked.append(session)
                 questions.append(question)
-        self._tell()
+        self._let_go()
         return questions
 
     def _hear(self, replies: list[object], began: float) -> None:
@@ -176,7 +174,7 @@ class StoreClient:
                     self._wanting[session] = None
             except Exception as error:  # which does not concern the others
                 session.failed(error)
-        self._tell()
+        self._let_go()
 
     def _fail(self, error: BaseException) -> None:
         """The task ends with an error."""
@@ -231,7 +229,7 @@ class StoreClient:
         if not self._asked:
             if self._ticks > _IDLE:
                 self._woken.set()
-        elif self._ticks > (_LONGEST if self._opening and not self._listening else _PATIENCE) and self._task is not None:
+        elif self._ticks > (_LONGEST if self._opening and not self._leaving else _PATIENCE) and self._task is not None:
             self._ticks = _LONGEST + 1
             self._task.cancel()
 
