@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from aiorate._spec import RateSpec
     from aiorate._tree.node import Taken
 
-    # For when the request was scheduled, and what was taken; a ticket to wait with; or None: ask again once the loop has turned.
-    Answer = tuple[int, Taken] | Ticket | None
+    # For when the request was scheduled, and what was taken; or a ticket to wait with.
+    Answer = tuple[int, Taken] | Ticket
 
 
 _MOST_LEVELS = 64  # a decision may pass all of them, each by about ten nested calls, and Python allows a thousand
@@ -46,54 +46,47 @@ class Limit(Node):
         """`take`, for a caller that never waits."""
         return self.take(permits)
 
-    def ask(
-        self,
-        permits: Permits,
-        most_ns: int | None = None,
-        since: int | None = None,
-        ticket: Ticket | None = None,
-        starved: bool | None = None,
-    ) -> Answer:
+    def ask(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> Answer:
         """Take the permits, or put the request in line for at most ``most_ns``; raises the error if it may not wait there.
 
-        Returns the instant for which the request is scheduled and what was taken, if it is granted at once, or else a ticket for `wait`.
-        In a starved loop, grants come with a decided ticket, and for what would be refused with None: the caller lets the loop turn, and
-        goes on or calls `ask_again`. ``ticket`` is that of a caller in another thread, and ``starved`` whether its loop is starved.
+        Returns the instant for which the request is scheduled and what was taken, if it is granted at once, or else a ticket for `wait`. In
+        a starved loop it is always a ticket, perhaps a decided one: nobody who only asks keeps the loop from its other tasks.
         """
-        above, bounded = self.above, most_ns is not None or self.max_waiting is not None
-        found: tuple[int, Taken] | None = None
-        loop = self.tree.loop
-        if above is not None or bounded or ticket is not None or self.line.head is None or self.closed:  # else it waits
-            try:
-                found, loop = self.take(permits, since), self.tree.loop
-                if found is None and (bounded or self.shut):
-                    if starved is None:
-                        starved = loop is not None and loop.starved()
-                    if starved:
-                        return None
-                    most_ns, since = self._admit(permits, most_ns, since)
-            except Exception:
-                if starved or (starved is None and loop is not None and loop.starved()):
-                    return None
+        try:
+            found = self.decide(permits, most_ns, since)
+            loop = self.tree.loop
+            if not isinstance(found, tuple):
+                return found
+            if loop is None or found[1][0][2] + self.offset < loop.check.until or not loop.starved():
+                return found
+            ticket = self.ticket_for(permits, since, None)
+            make_returnable(found[1], 1)
+            self.tree.resuming += 1
+            ticket.set_result((*found, ticket.asked, None))
+        except Exception as error:
+            if (loop := self.tree.loop) is None or not loop.starved():
                 raise
-        if found is None:
-            ticket = self.ticket_for(permits, since, ticket)
-            self.join(ticket)
-            if most_ns is not None:
-                try:
-                    self.tree.limit_wait(self, ticket.asked + most_ns, (ticket, most_ns))
-                except BaseException:  # no timer
-                    Limit.give_up(self, ticket)
-                    raise
-            return ticket
-        if starved is None:
-            starved = loop is not None and found[1][0][2] + self.offset >= loop.check.until and loop.starved()
-        if not starved:
-            return found
+            ticket = self.ticket_for(permits, since, None)
+            ticket.set_result(error)
+        return ticket
+
+    def decide(self, permits: Permits, most_ns: int | None, since: int | None, ticket: Ticket | None = None) -> Answer:
+        """What `ask` does, whether the loop is starved or not. ``ticket`` is that of a caller in another thread."""
+        bounded = most_ns is not None or self.max_waiting is not None
+        if self.above is not None or bounded or ticket is not None or self.line.head is None or self.closed:  # else it waits
+            found = self.take(permits, since)
+            if found is not None:
+                return found
+            if bounded or self.shut:
+                most_ns, since = self._admit(permits, most_ns, since)
         ticket = self.ticket_for(permits, since, ticket)
-        make_returnable(found[1], 1)
-        self.tree.resuming += 1
-        ticket.set_result((*found, ticket.asked, None))
+        self.join(ticket)
+        if most_ns is not None:
+            try:
+                self.tree.limit_wait(self, ticket.asked + most_ns, (ticket, most_ns))
+            except BaseException:  # no timer
+                Limit.give_up(self, ticket)
+                raise
         return ticket
 
     def _admit(self, permits: Permits, most_ns: int | None, since: int | None) -> tuple[int | None, int | None]:
@@ -126,19 +119,9 @@ class Limit(Node):
             self.waited_above(permits)
         return f" for {permits.waited_for}" if permits.waited_for else " in line"
 
-    async def ask_again(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> tuple[int, Taken] | Ticket:
-        """`ask`, once the starved loop has turned: nobody who only asks, and is refused, keeps it from its other tasks."""
-        assert self.tree.loop is not None  # it is starved
-        await self.tree.loop.turn()
-        found = self.ask(permits, most_ns, since, starved=False)
-        assert found is not None  # it does not count as starved
-        return found
-
     async def acquire(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> tuple[int, int, Taken]:
         """`ask`, and wait. Returns what `go_on` does."""
         found = self.ask(permits, most_ns, since)
-        if found is None:
-            found = await self.ask_again(permits, most_ns, since)
         return (0, *found) if isinstance(found, tuple) else await self.wait(found)
 
     async def wait(self, ticket: Ticket) -> tuple[int, int, Taken]:

@@ -96,8 +96,8 @@ class ThreadTicket(OutcomeTicket):
         return found
 
     def ask(self, most_ns: int | None = None, since: int | None = None) -> Answer:
-        """What `Limit.ask` does, and returns."""
-        found = Limit.ask(self.limit, self.wanted, most_ns, since, self, False)
+        """What `Limit.decide` does, and returns."""
+        found = self.limit.decide(self.wanted, most_ns, since, self)
         if isinstance(found, tuple):
             self.taken = found[1]
         elif not isinstance(self.outcome, BaseException):
@@ -232,22 +232,18 @@ class ThreadLimit(Limit):
         with ThreadTicket(self, permits) as ticket:
             return decisions.run(ticket.take)
 
-    def ask(
-        self,
-        permits: Permits,
-        most_ns: int | None = None,
-        since: int | None = None,
-        ticket: Ticket | None = None,
-        starved: bool | None = None,
-    ) -> Answer:
-        """In a starved loop, nothing is asked before that has turned: in the main thread, a question takes long."""
+    def ask(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> Answer:
         loop = loop_here()
         if loop is None:  # a coroutine that is driven by hand: it must not wait
-            return decisions.run(super().ask, permits, most_ns, since, None, False)
-        if starved is None and self.tree.loop is not None and self.tree.loop.starved():
-            return None
-        with ThreadTicket(self, permits, loop, loop.signal()) as own:
-            return decisions.run(own.ask, most_ns, since)
+            return decisions.run(self.decide, permits, most_ns, since)
+        with ThreadTicket(self, permits, loop, loop.signal()) as ticket:
+            return decisions.run(ticket.ask, most_ns, since)
+
+    async def acquire(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> tuple[int, int, Taken]:
+        loop = self.tree.loop
+        if loop is not None and loop.starved():  # before it asks: in the main thread, that takes long
+            await loop.turn()
+        return await super().acquire(permits, most_ns, since)
 
     def give_up(self, ticket: Ticket) -> None:
         decisions.post(ticket.undo)  # type: ignore[union-attr]  # all tickets of threads are of one class
