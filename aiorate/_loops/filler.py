@@ -59,7 +59,7 @@ class FillerTicket(OutcomeTicket):
         self.filler: Filler | None = None  # while its owner is still to be notified
 
     def done(self) -> bool:
-        return self.cancelled() if self.outcome is None else self.filler is None
+        return self.outcome is not None and self.filler is None
 
     def set_result(self, outcome: Any, /) -> None:
         self.outcome = outcome

@@ -97,7 +97,7 @@ class Limit(Node):
             self.here()  # the lines of a loop that was left do not count
             most, others = self.max_waiting
             lines = [self.line, *[other.line for other in others]]
-            if sum(map(len, lines)) >= most and sum([line.count() for line in lines]) >= most:  # without those that are being cancelled
+            if sum(map(len, lines)) >= most:
                 self.wait_counters.refused += 1
                 raise full(permits, most)
         if most_ns is not None:
