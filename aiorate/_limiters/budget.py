@@ -21,7 +21,7 @@ from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._tree.node import undo
-from aiorate._tree.supply import make_final, make_returnable
+from aiorate._tree.supply import mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -277,11 +277,11 @@ class Lease(Block["Lease"]):
         ask = amounts, self._most_ns
         try:
             waited, _, self._taken = budget._node.wait_blocking(*ask) if blocking else await budget._node.acquire(*ask)
-            budget._node.tree.run(make_returnable, self._taken)  # it is held from now on
+            budget._node.tree.run(mark, self._taken, held=1)
         except BaseException:  # also one of a signal handler: nothing was spent, and it may be tried again
             taken, self._taken, self._state = self._taken, (), "refused"
             if taken:
-                budget._node.tree.post(partial(undo, taken, False))
+                budget._node.tree.post(partial(undo, taken))
             raise
         self.limited_by = amounts.waited_for if waited else None
         self.waited, self._state = ns_to_seconds(waited), "reserved"
@@ -324,7 +324,7 @@ class Lease(Block["Lease"]):
                     more = tuple([used.get(place, amount) - amount for place, amount in reserved.items()])
                     _correct(self._budget._node, Amounts(self._budget._names, more), taken)
             finally:
-                make_final(taken)
+                mark(taken, held=-1)
 
     def __del__(self) -> None:
         try:  # not suppress(), which may be gone as the interpreter ends

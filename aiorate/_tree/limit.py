@@ -13,7 +13,7 @@ from aiorate._schedulers.interface import Scheduler
 from aiorate._tree.line import outcome_of
 from aiorate._tree.node import Node, undo
 from aiorate._tree.refusals import full, named, no_lease, too_large, too_long
-from aiorate._tree.supply import SAME, make_final, make_returnable
+from aiorate._tree.supply import SAME, mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,8 +60,7 @@ class Limit(Node):
             if loop is None or found[1][0][2] + self.offset < loop.check.until or not loop.starved():
                 return found
             ticket = self.ticket_for(permits, since, None)
-            make_returnable(found[1], 1)
-            self.tree.resuming += 1
+            self._resuming(found[1], 1)
             ticket.set_result((*found, ticket.asked, None))
         except Exception as error:
             if (loop := self.tree.loop) is None or not loop.starved():
@@ -160,8 +159,7 @@ class Limit(Node):
 
     def _went_on(self, ticket: Ticket, taken: Taken, waited: int) -> None:
         if ticket.epoch == self.tree.epoch:
-            self.tree.resuming -= 1
-            make_final(taken, 1)
+            self._resuming(taken, -1)
         if waited > 0:
             self.wait_counters.note(waited)
 
@@ -174,8 +172,13 @@ class Limit(Node):
                 self.leave(ticket)
         elif not isinstance(outcome, BaseException):
             if current:
-                self.tree.resuming -= 1
-            undo(outcome[1], returnable=current, tasks=1)
+                self._resuming(outcome[1], -1)
+            undo(outcome[1])
+
+    def _resuming(self, taken: Taken, tasks: int) -> None:
+        """So many more tasks have yet to go on with a grant."""
+        self.tree.resuming += tasks
+        mark(taken, tasks)
 
     def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, int, Taken]:
         """Block this thread until the permits are granted; returns what `go_on` does."""
@@ -230,7 +233,7 @@ class Limit(Node):
         elif not self.begun:
             self.follow(loop.read)  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
         now = self.now()  # which ends a pause that is over
-        if self.returnable or self.altered or self.is_held or self.provider.busy:
+        if self.resuming or self.held or self.altered or self.is_held or self.provider.busy:
             return False
         return self.permitted._rested(now)
 
@@ -415,7 +418,7 @@ class Limit(Node):
         if self.above is not None or self.scheduler._owner is _KEY:
             raise ValueError("it belongs to another key, or shares a limit, already: make one for each key.")
         if above is not None:
-            if self.line.is_waited_in or self.returnable:
+            if self.line.is_waited_in or self.resuming or self.held:
                 raise ValueError("it is in use already: make one that is not.")
             levels: list[Node] = [self]
             top: Node | None = above

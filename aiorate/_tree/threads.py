@@ -113,9 +113,9 @@ class ThreadTicket(OutcomeTicket):
         if _remove(self):
             Limit.give_up(self.limit, self)
         elif self.outcome is not None and not isinstance(self.outcome, BaseException):  # its grant stood already
-            undo(self.outcome[1], returnable=False)
+            undo(self.outcome[1])
         elif self.taken:
-            undo(self.taken, returnable=False)
+            undo(self.taken)
 
 
 def _remove(ticket: ThreadTicket) -> bool:
