@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from aiorate._errors import check_count
 from aiorate._limiters.base import Base, Block, finish, limited
 from aiorate._limiters.options import strategy_of
+from aiorate._loops.table import starved_here
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
 from aiorate._schedulers.places import Visit
@@ -113,15 +114,12 @@ class Limiter(Base, Block[float]):
         elif self._meter.grab():
             return 0.0
         node, tree = self._node, self._node.tree
-        if tree.threads:
-            if tree.loop is not None and tree.loop.starved():
-                await tree.loop.turn()
-            if permits is _ONE and self._meter.grab(True):
-                return 0.0
+        if tree.threads and permits is _ONE and not starved_here() and self._meter.grab(True):
+            return 0.0
         ticket = node.ask(permits, most_ns)
         if isinstance(ticket, tuple):
             return 0.0
-        loop, waker, decided = tree.loop, node.waker, ticket.done()
+        loop, waker, decided = tree.loop, node.waker or tree.loop, ticket.done()
         # As Limit.wait(), without another coroutine.
         try:
             while not ticket.done():

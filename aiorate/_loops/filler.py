@@ -59,7 +59,9 @@ class FillerTicket(OutcomeTicket):
         self.filler: Filler | None = None  # while its owner is still to be notified
 
     def done(self) -> bool:
-        return self.outcome is not None and self.filler is None
+        if self.outcome is None:  # a cancelled one makes room before its task runs: looking once for thousands
+            return self.signal is not None and self.signal.cancelled()
+        return self.filler is None
 
     def set_result(self, outcome: Any, /) -> None:
         self.outcome = outcome

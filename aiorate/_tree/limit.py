@@ -129,7 +129,7 @@ class Limit(Node):
         Cancelled meanwhile, the request is undone. `aiorate.Limiter.acquire` has these lines too: a coroutine in between would cost
         each of 100 000 waiters 220 bytes and a twentieth of the time.
         """
-        tree, waker, decided = self.tree, self.waker, ticket.done()
+        tree, waker, decided = self.tree, self.waker or self.tree.loop, ticket.done()
         loop = tree.loop
         try:
             while not ticket.done():
