@@ -147,13 +147,12 @@ def teach(adaptive: AdaptiveRate, feedback: Feedback | None, status: int, grante
     """
     if feedback is None or not _throttles(status, feedback.retry_after, feedback.quotas):
         if status < 500 and status not in _BANS:
-            adaptive._heed(False, feedback, granted)
-        return feedback
-    unnamed = feedback.source == f"status {status}"
-    if unnamed and status == 503:
-        return feedback
-    feedback = replace(feedback, pause=None) if unnamed else feedback
-    adaptive._heed(True, feedback, granted)
+            adaptive._heed(None, granted)
+    elif feedback.source != f"status {status}":
+        adaptive._heed(feedback.pause or 0, granted)
+    elif status != 503:
+        adaptive._heed(0, granted)
+        return replace(feedback, pause=None)
     return feedback
 
 
