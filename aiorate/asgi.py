@@ -108,11 +108,14 @@ class _Policy(NamedTuple):
     """In seconds; 0: there is none."""
 
 
-def _standing(limiter: Limiter, name: str) -> list[tuple[_Policy, int, int]]:
-    """The policies of a limiter: its own, those of limits that it shares, and its places. With each, what is left, and the seconds until
-    there is more; 0 if that is unknown."""
-    told = []
-    names = []
+_Told = tuple[_Policy, int, int]
+"""A policy, what is left of it, and the seconds until there is more; 0 if that is unknown."""
+
+
+def _standing(limiter: Limiter, name: str) -> list[_Told]:
+    """The policies of a limiter: its own, those of limits that it shares, and its places."""
+    told: list[_Told] = []
+    names: list[str] = []
     level = limiter._node
     while True:
         now = level.now()  # which ends a pause that is over
@@ -120,10 +123,9 @@ def _standing(limiter: Limiter, name: str) -> list[tuple[_Policy, int, int]]:
         for most, rate, left, at in level.permitted._standings(now):
             names.append(name)
             policy = _policy(name, names.count(name), most, rate.permits, rate.period_ns)
-            wait = at - now
             if held is not None:
-                left, wait = 0, held
-            seconds = policy.window if wait <= 0 else -(-wait // NS_PER_SECOND) if wait < _UNKNOWN else 0
+                left, at = 0, now + held
+            seconds = policy.window if at <= now else -((now - at) // NS_PER_SECOND) if at - now < _UNKNOWN else 0
             told.append((policy, left if left < _MOST else _MOST, seconds))
         if level.above is None:
             break
@@ -154,12 +156,12 @@ def _policy(name: str, number: int, most: int, permits: int, period_ns: int) -> 
     return _Policy(title, policy, f"{json.dumps(title)};r=", window)
 
 
-def _fields(told: list[tuple[_Policy, int, int]]) -> list[tuple[bytes, bytes]]:
+def _fields(told: list[_Told]) -> list[tuple[bytes, bytes]]:
     left = ", ".join([f"{policy.left}{left};t={seconds}" if seconds else f"{policy.left}{left}" for policy, left, seconds in told])
     return [(b"ratelimit-policy", ", ".join([policy.policy for policy, _, _ in told]).encode()), (b"ratelimit", left.encode())]
 
 
-def _violated(told: list[tuple[_Policy, int, int]]) -> tuple[tuple[str, ...], int]:
+def _violated(told: list[_Told]) -> tuple[tuple[str, ...], int]:
     """The names of the policies with nothing left, or of all if each has something now; and the seconds until these have something, or 1
     if that is unknown."""
     empty = [(policy.title, seconds) for policy, left, seconds in told if not left]
@@ -225,8 +227,7 @@ class RateLimitMiddleware:
         if not isinstance(key, str) and isawaitable(key):
             key = await key
         if key is None:
-            await self.app(scope, receive, send)
-            return
+            return await self.app(scope, receive, send)
         limiter: Any = None
         entered = False
         try:
@@ -244,15 +245,14 @@ class RateLimitMiddleware:
         elif entered:
             send = _telling(send, limiter, self._name_of(limiter, key))
         else:
-            await self._refuse(scope, send, limiter._node.tree.run(_standing, limiter, self._name_of(limiter, key)))
-            return
+            return await self._refuse(scope, send, limiter._node.tree.run(_standing, limiter, self._name_of(limiter, key)))
         try:
             await self.app(scope, receive, send)
         finally:
             if entered:
                 limiter._leave()
 
-    async def _refuse(self, scope: Scope, send: Send, told: list[tuple[_Policy, int, int]]) -> None:
+    async def _refuse(self, scope: Scope, send: Send, told: list[_Told]) -> None:
         violated, seconds = _violated(told)
         body = _problem(violated, seconds)
         headers = [
@@ -299,16 +299,13 @@ async def _enter_at_once(limiter: Limiter) -> bool:
 
 def _telling(send: Send, limiter: Limiter, name: str) -> Send:
     """Send the headers with the answer."""
-    started = False
 
     def send_with_headers(message: Message) -> Awaitable[None]:
         # A plain function, so that each chunk of a stream goes straight to the server.
-        nonlocal started
-        if not started and message["type"] == "http.response.start":
-            started = True
+        if message["type"] == "http.response.start":
             headers: Iterable[tuple[bytes, bytes]] = message.get("headers") or ()
-            # With a copy, because the application may use its own again.
-            message = dict(message, headers=[*headers, *_fields(limiter._node.tree.run(_standing, limiter, name))])
+            # In a copy, because the application may use its own again.
+            message = {**message, "headers": [*headers, *_fields(limiter._node.tree.run(_standing, limiter, name))]}
         return send(message)
 
     return send_with_headers
