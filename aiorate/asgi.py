@@ -105,7 +105,7 @@ class _Policy(NamedTuple):
     left: str
     """How RateLimit begins."""
     window: int
-    """In seconds; 0: there is none."""
+    """In seconds."""
 
 
 _Told = tuple[_Policy, int, int]
@@ -113,7 +113,7 @@ _Told = tuple[_Policy, int, int]
 
 
 def _standing(limiter: Limiter, name: str) -> list[_Told]:
-    """The policies of a limiter: its own, those of limits that it shares, and its places."""
+    """The policies of a limiter: its own, and those of limits that it shares. Places are no quota, and clients are not told of them."""
     told: list[_Told] = []
     names: list[str] = []
     level = limiter._node
@@ -128,16 +128,9 @@ def _standing(limiter: Limiter, name: str) -> list[_Told]:
             seconds = policy.window if at <= now else -((now - at) // NS_PER_SECOND) if at - now < _UNKNOWN else 0
             told.append((policy, left if left < _MOST else _MOST, seconds))
         if level.above is None:
-            break
+            return told
         level = level.above
         name = level.name or "shared"
-    for inside in limiter._all_places:
-        node, places = inside.node, inside.places
-        name = f"{names[0] if node is limiter._lowest else (node.above and node.above.name) or 'shared'}-concurrent"
-        names.append(name)
-        left = 0 if node.line.is_waited_in else places.available(0)
-        told.append((_policy(name, names.count(name), places.size, 0, 0), left, 0))
-    return told
 
 
 def _held_for(limiter: Limiter) -> int:
@@ -151,9 +144,8 @@ def _policy(name: str, number: int, most: int, permits: int, period_ns: int) -> 
     """The policy of that name, and ``number`` tells it from others of that name, in characters that a structured field may hold."""
     plain = quote(name, safe=_PRINTABLE, errors="surrogatepass")[:_LONGEST_NAME] or "default"
     title = f"{plain}-{number}" if number > 1 else plain
-    window = min(max(ceil_div(most * period_ns, permits * NS_PER_SECOND), 1), _MOST) if permits else 0
-    policy = f"{json.dumps(title)};q={min(most, _MOST)};" + (f"w={window}" if window else 'qu="concurrent-requests"')
-    return _Policy(title, policy, f"{json.dumps(title)};r=", window)
+    window = min(max(ceil_div(most * period_ns, permits * NS_PER_SECOND), 1), _MOST)
+    return _Policy(title, f"{json.dumps(title)};q={min(most, _MOST)};w={window}", f"{json.dumps(title)};r=", window)
 
 
 def _fields(told: list[_Told]) -> list[tuple[bytes, bytes]]:
@@ -162,10 +154,9 @@ def _fields(told: list[_Told]) -> list[tuple[bytes, bytes]]:
 
 
 def _violated(told: list[_Told]) -> tuple[tuple[str, ...], int]:
-    """The names of the policies with nothing left, or of all if each has something now; and the seconds until these have something, or 1
-    if that is unknown."""
+    """The names of the policies with nothing left; and the seconds until all of them have something, or 1 if that is unknown."""
     empty = [(policy.title, seconds) for policy, left, seconds in told if not left]
-    return tuple(title for title, _ in empty) or tuple(policy.title for policy, _, _ in told), max([1, *(seconds for _, seconds in empty)])
+    return tuple(title for title, _ in empty), max([1, *(seconds for _, seconds in empty)])
 
 
 @lru_cache(256)
