@@ -79,21 +79,23 @@ class History:
         most = self.scheduler.max_permits or 10
         return min(dice.choice((1, 2, 3, 7, most)), most)
 
+    def call(self, name: str, *arguments: int | None) -> int:
+        self.calls.append(f"{name}{arguments}")
+        answer: int = getattr(self.scheduler, name)(*arguments)
+        return answer
+
     def due(self, permits: int) -> int:
-        self.calls.append(f"peek({permits}, {self.now})")
-        return max(self.scheduler.peek(permits, self.now), self.now)
+        return max(self.call("peek", permits, self.now), self.now)
 
     def take(self, permits: int, since: int | None = None) -> bool:
-        self.calls.append(f"take({permits}, {self.now}{'' if since is None else f', since={since}'})")
-        if self.scheduler.take(permits, self.now, since) > self.now:
+        if self.call("take", permits, self.now, since) > self.now:
             return False
         self.grants.append([self.now, permits])
         self.late = max(self.late, 0 if since is None else self.now - since)
         return True
 
     def give_back(self, grant: list[int], permits: int) -> None:
-        self.calls.append(f"give_back({permits}, {self.now}, taken={grant[0]})")
-        self.scheduler.give_back(permits, self.now, grant[0])
+        self.call("give_back", permits, self.now, grant[0])
         grant[1] -= permits
 
     def go_on(self, dice: Random, steps: int) -> list[int]:
