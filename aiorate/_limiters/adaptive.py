@@ -6,7 +6,6 @@ Checks what it is told, and sets the limiter's rate. Which rate is next, `aiorat
 from __future__ import annotations
 
 from functools import partial
-from math import gcd
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -168,9 +167,7 @@ class _Search:
         seconds = 1
         while per_second * seconds < _DIGITS and seconds < _MOST_SECONDS:
             seconds *= 10
-        permits = max(1, int(per_second * seconds + 1e-9))
-        common = gcd(permits, seconds)
-        return Rate._exactly(permits // common, seconds // common * NS_PER_SECOND)
+        return Rate._exactly(max(1, int(per_second * seconds + 1e-9)), NS_PER_SECOND, seconds)
 
 
 _SEARCHES: WeakKeyDictionary[Limiter, _Search] = WeakKeyDictionary()
