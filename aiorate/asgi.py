@@ -77,7 +77,7 @@ def _network(host: str) -> str:
 
 _MOST = 999_999_999_999_999  # the largest integer of a structured field: RFC 9651, section 3.3.1
 _LONGEST_NAME = 64  # characters: aiorate reads fields of up to 1024
-_PRINTABLE = bytes(range(0x20, 0x7F)).decode()
+_PLAIN = bytes({*range(0x20, 0x7F)} - {*b'"\\'}).decode()  # characters that a string of a structured field may hold as they are
 _UNKNOWN = _MOST * NS_PER_SECOND  # a longer wait, in ns, cannot be written
 
 
@@ -102,8 +102,6 @@ class _Policy(NamedTuple):
 
     title: str
     policy: str
-    left: str
-    """How RateLimit begins."""
     window: int
     """In seconds."""
 
@@ -142,14 +140,14 @@ def _held_for(limiter: Limiter) -> int:
 @lru_cache(256)  # limits: those of all keys are mostly the same
 def _policy(name: str, number: int, most: int, permits: int, period_ns: int) -> _Policy:
     """The policy of that name, and ``number`` tells it from others of that name, in characters that a structured field may hold."""
-    plain = quote(name, safe=_PRINTABLE, errors="surrogatepass")[:_LONGEST_NAME] or "default"
+    plain = quote(name, safe=_PLAIN, errors="surrogatepass")[:_LONGEST_NAME] or "default"
     title = f"{plain}-{number}" if number > 1 else plain
     window = min(max(ceil_div(most * period_ns, permits * NS_PER_SECOND), 1), _MOST)
-    return _Policy(title, f"{json.dumps(title)};q={min(most, _MOST)};w={window}", f"{json.dumps(title)};r=", window)
+    return _Policy(title, f'"{title}";q={min(most, _MOST)};w={window}', window)
 
 
 def _fields(told: list[_Told]) -> list[tuple[bytes, bytes]]:
-    left = ", ".join([f"{policy.left}{left};t={seconds}" if seconds else f"{policy.left}{left}" for policy, left, seconds in told])
+    left = ", ".join([f'"{policy.title}";r={left}' + (f";t={seconds}" if seconds else "") for policy, left, seconds in told])
     return [(b"ratelimit-policy", ", ".join([policy.policy for policy, _, _ in told]).encode()), (b"ratelimit", left.encode())]
 
 
