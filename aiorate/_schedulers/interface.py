@@ -34,7 +34,6 @@ from aiorate._rate import NS_PER_SECOND, Rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Self
 
     from aiorate._meter import Meter
     from aiorate._rate import Number
@@ -178,7 +177,7 @@ class Scheduler(ABC):
 class Metered(Scheduler):
     """One of which a meter takes single permits: a grab of a meter is a take of one permit.
 
-    The subclass keeps the instant of its next permit in `_line`, in ticks, and sets ``_metered_take = take`` below its own `take`.
+    The subclass keeps the instant of its next permit in `_line.due`, in ticks, and sets ``_metered_take = take`` below its own `take`.
     """
 
     __slots__ = ("_latest", "_line", "rate")
@@ -186,7 +185,7 @@ class Metered(Scheduler):
     _line: Meter
     """The next permit. A grab does what ``take(1, now)`` does, or nothing."""
     _latest: Any
-    """What undoes the latest takes, their instant first; None: they stand."""
+    """What undoes the latest takes, their instant first; None: they stand, as all do before a grab."""
 
     _metered_take: Callable[..., int] = Scheduler.take
 
@@ -195,25 +194,10 @@ class Metered(Scheduler):
         """The line, unless it is not straight, or a subclass or an attribute takes permits in another way."""
         return self._line if self.take == self._metered_take and self._line.numbers != NO_LINE else None
 
-    def _collect(self) -> None:
-        """Heed the grabs since the last call. All takes before them stand."""
-        last, cut, peak = self._line.collect()
-        if last is not None:
-            self._latest = None
-            self._heed(last, cut, peak)
-
-    def _heed(self, last: int, cut: int, peak: int) -> None:
-        """Follow grabs, the latest at ``last``, that lost ``cut`` ticks and found at most ``peak`` idle ones."""
-        raise NotImplementedError
-
-    def __getstate__(self) -> object:
-        self._collect()  # the copy of a meter begins without grabs
-        return object.__getstate__(self)
-
-    def __copy__(self) -> Self:
-        from copy import deepcopy
-
-        return deepcopy(self)
+    def _heed_grabs(self) -> None:
+        """All takes before the latest grab stand."""
+        if self._line.peak >= 0:
+            self._latest, self._line.peak = None, -1
 
 
 def claim(owner: str, *schedulers: Scheduler) -> None:

@@ -54,7 +54,7 @@ class Pacing(Metered):
         self._start(start)
 
     def _start(self, start: int | None) -> None:
-        self._latest, self._lost = None, 0
+        self._latest, self._lost, self._line.cut = None, 0, 0
         self._stored = self._most or 0 if self._starts_full else 0
         self._line.due = None if start is None else start * self._unit
 
@@ -77,8 +77,8 @@ class Pacing(Metered):
         at = -(-due // unit)  # rounded up
         if at > now:
             return at
-        if line.last is not None:
-            self._collect()
+        if line.peak >= 0:
+            self._heed_grabs()
         if not self.books_since:
             since = at
         elif since is None or since > now:
@@ -110,7 +110,7 @@ class Pacing(Metered):
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Undo the takes at ``taken``, if they are the latest. An older slot is lost, because it has delayed later requests."""
         check_ask("give_back()", permits, now, taken)
-        self._collect()
+        self._heed_grabs()
         while permits and (latest := self._latest) is not None and latest[0] == taken:
             due, stored, spilled, since, older = latest[2]
             kept = max(latest[1] - permits, 0)
@@ -123,25 +123,19 @@ class Pacing(Metered):
                 self._latest = older
             self._line.due, self._stored, self._lost = due, stored, spilled
 
-    def _heed(self, last: int, cut: int, peak: int) -> None:
-        self._lost += cut
-
     def charge(self, permits: int, now: int) -> None:
         """Take permits from the store, and the rest on credit: later requests wait for it."""
         check_permits("charge()", permits)
-        self._collect()
         self._latest = None
         self._line.due, self._stored, self._lost = self._after(permits, self._due(now), self._stored, self._lost, now)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """The next slot keeps its instant, the ones after it follow at the new rate. What is stored or owed keeps its duration."""
         due, line, rate = self._due(now), self._line, Rate.of(rate)
-        self._collect()
         unit, cost, price, most, numbers = self._numbers(rate)
         due = ceil_div(due * unit, self._unit)  # rounded up: no slot comes earlier than before
-        stored, spilled = self._rescaled(unit, cost), self._lost * unit // self._unit
-        # Without a call in between: a signal handler may raise there.
-        self._latest, line.due, self._stored, self._lost = None, due, stored, spilled
+        stored, spilled = self._rescaled(unit, cost), (self._lost + line.cut) * unit // self._unit
+        self._latest, line.due, line.cut, self._stored, self._lost = None, due, 0, stored, spilled
         line.numbers = numbers
         self.rate, self._unit, self._cost, self._price, self._most = rate, unit, cost, price, most
 
@@ -151,7 +145,6 @@ class Pacing(Metered):
 
     def reset(self, now: int) -> None:
         """Owe nothing, with the store of a new scheduler."""
-        self._line.collect()
         self._start(now)
 
     def available(self, now: int) -> int:
@@ -163,8 +156,7 @@ class Pacing(Metered):
     @property
     def _spilled(self) -> int:
         """Nanoseconds of idle time that are given up, or found the store full."""
-        self._collect()
-        return self._lost // (self._unit * self._earn)
+        return (self._lost + self._line.cut) // (self._unit * self._earn)
 
     @property
     def next_free(self) -> int | None:
@@ -221,7 +213,6 @@ class TicksAccumulator(Pacing):
 
     def restart(self, now: int) -> None:
         """Forget the backlog: no slot is due before now."""
-        self._collect()
         due = max(self._due(now), now * self._unit)
         self._latest, self._line.due, self._stored = None, due, min(self._stored, due - now * self._unit)
 

@@ -66,8 +66,7 @@ class Stored(Metered):
 
         With ``now``, as they are when it is filled up to that instant too, which may be the one at which the schedule begins.
         """
-        if self._line.last is not None:
-            self._collect()
+        self._heed_grabs()
         last, over, (unit, cost, _, most, *_) = self._last, self._over, self._plan
         if last is None:
             if now is None:
@@ -97,7 +96,7 @@ class Stored(Metered):
         if need > full:  # a bucket never grants it; from a pool it is granted when that is full, and the rest is owed
             check_ask("take()", permits, now, since, self.max_permits)
             need = full
-        if line.last is not None or self._last is None:
+        if line.peak >= 0 or self._last is None:
             self._level(now)
         due: int = line.due  # type: ignore[assignment]  # it has begun
         last: int = self._last  # pyright: ignore[reportAssignmentType]  # as above
@@ -227,14 +226,14 @@ class Stored(Metered):
             peaks[place:] = later
             self._keep(last, level + room, over + credit - room)
 
-    def _heed(self, last: int, cut: int, peak: int) -> None:
-        due, (unit, cost, *_) = self._line.due, self._plan
-        assert due is not None
-        assert self._last is not None
-        # Callers that wait since a late wake-up take what has come since, and it is filled only as far as they need.
-        self._last = max(self._last, min(last, self._line.since), ceil_div(due - cost, unit))
-        self._over += cut
-        self._note_level(last, peak + cost)
+    def _heed_grabs(self) -> None:
+        line, (unit, cost, *_) = self._line, self._plan
+        if line.peak >= 0:
+            self._note_level(line.last, line.peak + cost)
+            # Callers that wait since a late wake-up take what has come since, and it is filled only as far as they need.
+            self._last = max(self._last, min(line.last, line.since), ceil_div(line.due - cost, unit))  # type: ignore[operator]
+            self._over, line.cut = self._over + line.cut, 0
+            super()._heed_grabs()
 
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits at once. The level may fall below zero."""
@@ -262,7 +261,7 @@ class Stored(Metered):
 
     def reset(self, now: int) -> None:
         """Hold as many permits as at first, and no backlog."""
-        self._line.collect()
+        self._line.cut, self._line.peak = 0, -1
         self._latest = self._peaks = self._last = None
         self._over, self._at_first = 0, self._initial * self._plan[1]
         self._level(now)
