@@ -116,8 +116,10 @@ class Scheduler(ABC):
         """
 
     def _bound_when_late(self, window: int, largest: int, late: int) -> int | None:
-        """The `bound` where requests are booked up to ``late`` ns before their grant."""
-        return self.bound(window + late if self.books_since else window, largest)
+        """The `bound` where requests are booked up to ``late`` ns before their grant; of several members, the least of theirs."""
+        parts = self.members or (self,)
+        bounds = [part.bound(window + late if part.books_since else window, largest) for part in parts]
+        return min([bound for bound in bounds if bound is not None], default=None)
 
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits that were used without a request. Later requests wait for them.
@@ -203,12 +205,10 @@ class Metered(Scheduler):
 def claim(owner: str, *schedulers: Scheduler) -> None:
     """Give them to one limiter, or to one scheduler of several. ValueError if one has an owner: each would spend the other's permits."""
     for scheduler in schedulers:
-        if other := getattr(scheduler, "_owner", None):
-            raise ValueError(
-                f"{scheduler!r} belongs to {other} already, so {owner} cannot have it. Make another scheduler, or share that limiter."
-            )
-    if len(schedulers) > 1 and len(schedulers) > len(set(map(id, schedulers))):
-        raise ValueError(f"{owner}: a scheduler given twice would be charged twice. Make two, or give it once.")
+        other = getattr(scheduler, "_owner", None)
+        if other or (len(schedulers) > 1 and schedulers.count(scheduler) > 1):
+            how = f"belongs to {other} already" if other else "is given twice"
+            raise ValueError(f"{scheduler!r} {how}, so {owner} cannot have it. Make another scheduler, or share that limiter.")
     for scheduler in schedulers:
         scheduler._owner = owner
 

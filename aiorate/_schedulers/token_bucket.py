@@ -84,8 +84,7 @@ class Stored(Metered):
         if last is None:
             self._at_first, self._over = level, over
             return
-        due = last * unit - level + cost
-        self._last, self._over, self._line.due = last, over, due  # in one step: a signal handler may raise after a call
+        self._last, self._over, self._line.due = last, over, last * unit - level + cost
 
     def take(self, permits: int, now: int, since: int | None = None, *, asking: bool = False) -> int:
         """As `Scheduler.take`. ``asking``: only say when, as `peek`."""
@@ -183,19 +182,14 @@ class Stored(Metered):
 
     def _note_level(self, now: int, level: int) -> None:
         """A take found that level: no permits of earlier ones fit in that would not fit above it."""
-        if not (peaks := self._peaks):
-            self._peaks = [(now, level)]
-            return
-        place, last = len(peaks), peaks[-1][0]
-        if now < last:  # where the clock went back, the take is later in order
-            now = last
-        while place and peaks[place - 1][1] <= level:
-            place -= 1
-        if place >= _MANY and peaks[place - 1][1] - max(level, 0) < self._plan[2] // _MANY:
-            # Hardly lower: one record of both, which is never too low.
-            place -= 1
-            level = peaks[place][1]
-        peaks[place:] = ((now, level),)  # in one step: a signal handler may raise after a call
+        peaks = self._peaks = self._peaks or []
+        if peaks and now < peaks[-1][0]:  # where the clock went back, the take is later in order
+            now = peaks[-1][0]
+        while peaks and peaks[-1][1] <= level:
+            peaks.pop()
+        if len(peaks) >= _MANY and peaks[-1][1] - max(level, 0) < self._plan[2] // _MANY:
+            level = peaks.pop()[1]  # hardly lower: one record of both, which is never too low
+        peaks.append((now, level))
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Put permits back as far as there is room; by receipt, as far as there was room at every take since. The rest overflows."""
@@ -203,7 +197,7 @@ class Stored(Metered):
         if self._last is None:
             self._level(now)
         (last, level, over), (_, cost, full, most, *_) = self._level(), self._plan
-        latest, self._latest = self._latest, None  # first, so that an interrupt loses permits instead of giving them twice
+        latest, self._latest = self._latest, None
         credit = permits * cost
         if latest and latest[0] == taken and latest[1] >= permits:
             if latest[1] > permits:
@@ -220,10 +214,9 @@ class Stored(Metered):
             peaks = self._peaks or []
             place = bisect_right(peaks, taken, key=_instant)
             room = max(0, min(credit, full - level, *(full - found for _, found in peaks[place : place + 1])))
-            later = [(instant, found + room) for instant, found in peaks[place:]]  # each of these takes has found the credit
-            while later and place and peaks[place - 1][1] <= later[0][1]:
-                place -= 1
-            peaks[place:] = later
+            later, peaks[place:] = peaks[place:], []
+            for instant, found in later:  # each of these takes has found the credit
+                self._note_level(instant, found + room)
             self._keep(last, level + room, over + credit - room)
 
     def _heed_grabs(self) -> None:
