@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
@@ -15,17 +15,17 @@ from aiorate._errors import LimiterClosed, check_count, no_copy
 from aiorate._limiters.options import check_callback, check_options, kinds_of
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
+from aiorate._schedulers.places import Places
 from aiorate._tree.limit import Limit
 from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from types import TracebackType
     from typing import Literal, NoReturn
 
     from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback, Quota
-    from aiorate._limiters.inside import Inside
     from aiorate._limiters.statistics import Statistics
     from aiorate._loops.loop import Clock
     from aiorate._rate import Duration
@@ -43,9 +43,9 @@ T = TypeVar("T")
 class Base:
     """One node of a tree, and the places below it if there is a ``max_concurrency``."""
 
-    __slots__ = ("__weakref__", "_all_places", "_lowest", "_meter", "_node")
-    _all_places: tuple[Inside, ...]
-    """Those of what it shares, too."""
+    __slots__ = ("__weakref__", "_lowest", "_meter", "_node", "_places")
+    _places: tuple[tuple[Limit, Places], ...]
+    """The places that a block takes, each with its limit: its own, and those of what it shares."""
     _lowest: Limit
     """The limit that is asked on entering, and by those who share it: that of its places, if it has any."""
 
@@ -70,11 +70,12 @@ class Base:
         self._begin(kind(scheduler, late, tree(clock, precise), name), on_event)
         node = self._node
         if max_concurrency is not None:
-            from aiorate._limiters.inside import Inside
-
             check_count(f"{type(self).__name__}(max_concurrency)", max_concurrency, ", or None (no bound)", least=1)
-            self._all_places = (Inside(max_concurrency, node),)
-            self._lowest = self._all_places[0].node
+            places = Places(max_concurrency)
+            below = self._lowest = kind(places, 0, node.tree)
+            below.share(node)
+            below.is_places = True
+            self._places = ((below, places),)
         if max_waiting is not None:
             for limit in self._lines:
                 limit.max_waiting = max_waiting, [other for other in self._lines if other is not limit]
@@ -84,7 +85,7 @@ class Base:
     def _begin(self, node: Limit, on_event: Callable[[Event], object] | None) -> None:
         self._node = self._lowest = node
         self._meter = node.meter
-        self._all_places = ()
+        self._places = ()
         node.on_event = on_event
 
     # Asking.
@@ -228,17 +229,16 @@ class Base:
 
     # Sharing.
 
-    def _check_as_shared(self, what: str, process: bool) -> None:
-        """Raise ValueError, which names it ``what``, if it has options that do not hold for permits taken through others."""
-        if (most := self._node.max_waiting) is not None:
+    def _check_part(self, what: str, process: bool, shared: bool = False) -> None:
+        """Raise ValueError, which names it ``what``, unless it can be a part of something for a ``process``, or for one event loop.
+
+        ``shared``: permits are taken from it through others.
+        """
+        if shared and (most := self._node.max_waiting) is not None:
             raise ValueError(
                 f"{what}: what is shared cannot have max_waiting={most[0]}; at most one request of each line waits in it."
                 " Give max_waiting to those who share it."
             )
-        self._check_scope(what, process)
-
-    def _check_scope(self, what: str, process: bool) -> None:
-        """Raise ValueError, which names it ``what``, unless it is for a ``process``, or one event loop, as what it is to be a part of."""
         if process is not self._node.tree.threads:
             own, other = ("loop", "process") if process else ("process", "loop")
             raise ValueError(f"{what}: this has scope={own!r}, and what has it scope={other!r}. Create both with the same scope.")
@@ -247,6 +247,10 @@ class Base:
         """From now on it is that of a key, and shares ``shared`` of the same class, if that is given. Raises ValueError if it cannot."""
         if shared is not None and self._lowest.line.turns is not None:  # they would miss it
             raise ValueError("others share it already: make one for each key, which others may share once it shares this limit.")
+        self._share(shared)
+
+    def _share(self, shared: Any) -> None:
+        raise NotImplementedError
 
 
 class Block(Generic[T]):
@@ -296,33 +300,30 @@ def limited(block: Block[Any], function: F, may_block: bool) -> F:
     if inspect.isasyncgenfunction(function):
 
         @wraps(function)
-        async def steps(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        async def steps(*args: Any, **kwargs: Any) -> Any:
             generator = function(*args, **kwargs)
             async with block, aclosing(generator):
-                try:
-                    value = await anext(generator)
+                step = generator.asend(None)
+                with suppress(StopAsyncIteration):
                     while True:
+                        value = await step
                         # Pass on to the generator whatever the caller sends or throws, as `yield from` would.
                         try:
-                            sent = yield value
+                            step = generator.asend((yield value))
                         except GeneratorExit:
                             raise
                         except BaseException as error:
-                            value = await generator.athrow(error)
-                        else:
-                            value = await generator.asend(sent)
-                except StopAsyncIteration:
-                    return
+                            step = generator.athrow(error)
 
         return cast("F", steps)
     if inspect.iscoroutinefunction(function):
 
         @wraps(function)
-        async def call(*args: Any, **kwargs: Any) -> Any:
+        async def wait(*args: Any, **kwargs: Any) -> Any:
             async with block:
                 return await function(*args, **kwargs)
 
-        return cast("F", call)
+        return cast("F", wait)
     if not callable(function) or isinstance(function, (type, staticmethod)):
         raise TypeError(f"@limiter decorates functions, not {function!r:.80}: put it right above `async def` or `def`.")
     if not may_block:
@@ -330,18 +331,16 @@ def limited(block: Block[Any], function: F, may_block: bool) -> F:
             f"@limiter: {function!r:.80} is a plain function, which would block its thread, and this limiter is for one event loop. Write"
             " `async def`, or create the limiter with scope='process'."
         )
-    return _blocking(block, function)
+    if inspect.isgeneratorfunction(function):
 
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with block:
+                return (yield from function(*args, **kwargs))
 
-def _blocking(block: Block[Any], function: F) -> F:
-    @wraps(function)
-    def steps(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        with block:
-            return (yield from function(*args, **kwargs))
+    else:
 
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with block:
-            return function(*args, **kwargs)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with block:
+                return function(*args, **kwargs)
 
-    return cast("F", steps if inspect.isgeneratorfunction(function) else call)
+    return cast("F", wraps(function)(call))

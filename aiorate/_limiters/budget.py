@@ -102,8 +102,8 @@ class Budget(Base):
         if len(above) > 1:
             raise ValueError(f"Budget(): {' and '.join([place or 'shared' for place in above])}: a budget can share one limit, not more.")
         for place, limit in above.items():
-            limit._check_as_shared(f"Budget({place or 'shared'})", scope == "process")
-            if limit._all_places:
+            limit._check_part(f"Budget({place or 'shared'})", scope == "process", shared=True)
+            if limit._places:
                 raise ValueError(f"Budget({place}): a Limiter with max_concurrency cannot be a dimension: a reservation takes no place.")
         scheduler = self._scheduler(own)
         super().__init__(scheduler, catch_up, max_waiting, None, False, scope, clock, name, on_event, on_wait)
@@ -119,8 +119,12 @@ class Budget(Base):
         """Make the scheduler of the dimensions, which a subclass may keep elsewhere. It takes `Amounts`, in the same order."""
         return Dimensions({place: strategy_of(f"Budget({place})", limit) for place, limit in limits.items()})
 
-    def _share(self, shared: Budget | Limiter, place: str = "") -> None:
+    def _share(self, shared: Budget | Limiter | None, place: str = "") -> None:
         """Take from that too from now on. A Limiter is the dimension ``place``."""
+        if shared is None:
+            if self._shared is None:
+                self._node.belong(None)
+            return
         node, names = self._node, shared._names if isinstance(shared, Budget) else (place,)
         up: Callable[[Any], Any] = itemgetter(place) if place else methodcaller("part", names)
         # The node does not hold the budget: a key that nobody holds must be gone at once, for what it shares may go only then.
@@ -222,13 +226,6 @@ class Budget(Base):
     def _by_dimension(self, permits: Permits) -> Mapping[str | None, int]:
         """The amounts that were reserved and kept, before they are settled."""
         return dict(zip(self._names, permits.of if isinstance(permits, Amounts) else repeat(0), strict=False))
-
-    def _belong(self, shared: Budget | None) -> None:
-        super()._belong(shared)
-        if shared is not None:
-            self._share(shared)
-        elif self._shared is None:
-            self._node.belong(None)
 
     def _shown(self) -> str:
         limits: dict[str, object] = {place: limit for place, node, limit in _limits(self._node) if node is self._node}

@@ -102,14 +102,14 @@ class Keyed(Generic[K, V]):
         """The member that the factory ``made``. Raises TypeError and ValueError if it is none."""
         if not isinstance(made, self._KIND):
             raise TypeError(f"it must return {self._WANTED}, not {kind_of(made)}.")
-        made._check_scope("its scope", self._tree.threads)
+        made._check_part("its scope", self._tree.threads)
         return cast("V", made)
 
     def _check_shared(self, what: str, shared: object) -> V:
         """The limit that members shall share. If it cannot be that, raises TypeError or ValueError, which names it ``what``."""
         if not isinstance(shared, self._KIND):
             raise TypeError(f"{what} must be a {self._KIND.__name__}, or a function of the key that returns one, not {kind_of(shared)}.")
-        shared._check_as_shared(what, self._tree.threads)
+        shared._check_part(what, self._tree.threads, shared=True)
         return cast("V", shared)
 
     # Looking.

@@ -5,15 +5,18 @@ It computes no schedule and sets no timer.
 
 from __future__ import annotations
 
+from functools import partial
+from threading import current_thread
 from typing import TYPE_CHECKING
+from weakref import ref
 
 from aiorate._errors import check_count
 from aiorate._limiters.base import Base, Block, finish, limited
 from aiorate._limiters.options import strategy_of
-from aiorate._loops.table import starved_here
+from aiorate._loops.table import running_task, starved_here
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
-from aiorate._schedulers.places import Visit
+from aiorate._schedulers.places import Places, Visit
 from aiorate._tree.refusals import no_lease
 
 if TYPE_CHECKING:
@@ -27,11 +30,13 @@ if TYPE_CHECKING:
     from aiorate._loops.loop import Clock
     from aiorate._rate import Duration, Number
     from aiorate._spec import RateSpec
+    from aiorate._tree.limit import Limit
 
     F = TypeVar("F", bound=Callable[..., Any])
 
 
 _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
+_VISIT = Visit(1)
 
 
 class Limiter(Base, Block[float]):
@@ -169,13 +174,13 @@ class Limiter(Base, Block[float]):
 
     async def __aenter__(self) -> float:
         """Acquire one permit. ``as waited`` gets the seconds spent waiting. With ``max_concurrency``, wait for a free place first."""
-        if self._all_places:
+        if self._places:
             return await self._enter_places(1)
         return 0.0 if self._meter.grab() else await self.acquire()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Free the place, if there is a ``max_concurrency``. You do not get the permit back: you pay for starting."""
-        if self._all_places:
+        if self._places:
             self._leave()
 
     def __enter__(self) -> float:
@@ -183,31 +188,37 @@ class Limiter(Base, Block[float]):
         return self._begin_block(1)
 
     def _begin_block(self, permits: int) -> float:
-        return finish(self._enter(permits, blocking=True)) if self._all_places else self.acquire_blocking(permits)
+        return finish(self._enter(permits, blocking=True)) if self._places else self.acquire_blocking(permits)
 
     def _enter(self, permits: int = 1, *, blocking: bool = False) -> Coroutine[Any, Any, float]:
         """Take the permits, and a place if there is a limit of concurrency; gives the seconds waited for both."""
-        return self._enter_places(permits, blocking) if self._all_places else self.acquire(permits)
+        return self._enter_places(permits, blocking) if self._places else self.acquire(permits)
 
     async def _enter_places(self, permits: int, blocking: bool = False) -> float:
         if permits is not _ONE:
             self._check("acquire()", permits)
         lowest = self._lowest
         if lowest.max_waiting is None or lowest.max_waiting[0]:  # else nobody waits
-            for places in self._all_places:
-                places.check_holder()
+            for _, places in self._places:
+                if places.holder is not None and places.holder() is (running_task() or current_thread()):
+                    raise RuntimeError(
+                        "with limiter: this is inside already, and max_concurrency is 1, so it would wait for itself. Enter only once; for"
+                        " another permit inside, acquire() it."
+                    )
         visit = Visit(permits)
         waited, *_ = lowest.wait_blocking(visit) if blocking else await lowest.acquire(visit)
         self._hold()
         return waited / NS_PER_SECOND
 
     def _hold(self) -> None:
-        for places in self._all_places:
-            places.hold()
+        """Note who holds a place that is the only one; one of several may be left by another task or thread."""
+        for _, places in self._places:
+            if places.size == 1:
+                places.holder = ref(running_task() or current_thread())
 
     def _leave(self, error: BaseException | None = None) -> None:
-        for places in self._all_places:
-            places.leave_place()
+        for limit, places in self._places:
+            leave_place(limit, places)
 
     def of(self, permits: int) -> Weighted:
         """Take several permits in one step: ``async with limiter.of(5):``, or ``@limiter.of(5)`` above a function."""
@@ -222,19 +233,15 @@ class Limiter(Base, Block[float]):
         """
         return limited(self, function, self._may_block)
 
-    async def slots(self) -> AsyncGenerator[Slot, None]:
+    def slots(self) -> AsyncGenerator[Slot, None]:
         """Yield one `Slot` after the other at the limiter's rate, for work that should start on schedule.
 
         If the body of the loop is slow, the next slots come at once, up to ``catch_up`` seconds' worth. Older ones are skipped, which shows
         as a gap in ``slot.index``, and are counted in ``statistics().skipped``.
         """
-        from aiorate._limiters.slots import SlotCount
+        from aiorate._limiters.slots import slots_of
 
-        node, count = self._node, SlotCount(self._node)
-        while True:
-            since = node.tree.run(count.open)
-            waited, at, _ = await node.acquire(1, None, since)
-            yield node.tree.run(count.slot, at, not waited)
+        return slots_of(self._node)
 
     def _check(self, call: str, permits: int) -> None:
         check_permits(call, permits, self._node.max_permits)
@@ -337,16 +344,30 @@ class Limiter(Base, Block[float]):
     def _shown(self) -> str:
         return ", ".join([repr(each.scheduler) for each in self._lines])
 
-    def _belong(self, shared: Limiter | None) -> None:
-        """From now on it is the limiter of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""
-        super()._belong(shared)
+    def _share(self, shared: Limiter | None) -> None:
         node = self._node
         node.belong(None if shared is None else shared._lowest)
         node.keeps = shared
         self._lowest.tree = node.tree
-        if shared is not None and shared._all_places:
-            self._all_places += shared._all_places
+        if shared is not None and shared._places:
+            self._places += shared._places
             self._lowest.permits_above = node.permits_above = lambda permits: permits  # a visit stays one
+
+
+def take_place(limit: Limit, places: Places) -> bool:
+    """Take a free place that nobody waits for, and no permit yet."""
+    return limit.tree.run(lambda: limit.first() is None and places.take(_VISIT, 0) == 0)
+
+
+def leave_place(limit: Limit, places: Places) -> None:
+    """Free the place: the next request waiting for it has it at once. Never waits."""
+    places.holder = None
+    limit.tree.post(partial(_free, limit, places))
+
+
+def _free(limit: Limit, places: Places) -> None:
+    places.give_back(_VISIT, 0)
+    limit.look_if_alive()  # not in a loop that was closed, as when its tasks are collected
 
 
 class Weighted(Block[float]):
