@@ -12,7 +12,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from aiorate._errors import LimiterClosed, check_count, no_copy
-from aiorate._limiters.options import check_callback, check_options, kinds_of
+from aiorate._limiters.options import check_callback, check_options, kinds_of, strategy_of
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._schedulers.places import Places
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
     from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback, Quota
+    from aiorate._limiters.options import Limits
     from aiorate._limiters.statistics import Statistics
     from aiorate._loops.loop import Clock
     from aiorate._rate import Duration
     from aiorate._schedulers.amounts import Permits
-    from aiorate._schedulers.interface import Scheduler
     from aiorate._tree.watch import Watch
 
     F = TypeVar("F", bound=Callable[..., Any])
@@ -51,29 +51,31 @@ class Base:
 
     def __init__(
         self,
-        scheduler: Scheduler,
-        catch_up: Duration,
-        max_waiting: int | None,
-        max_concurrency: int | None,
-        precise: bool,
-        scope: Literal["loop", "process"],
-        clock: Clock | None,
-        name: str | None,
-        on_event: Callable[[Event], object] | None,
-        on_wait: Callable[[Waited], object] | None,
+        rate: Limits,
+        *,
+        catch_up: Duration = 0.02,
+        max_waiting: int | None = None,
+        max_concurrency: int | None = None,
+        precise: bool = False,
+        scope: Literal["loop", "process"] = "loop",
+        clock: Clock | None = None,
+        name: str | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        on_wait: Callable[[Waited], object] | None = None,
     ) -> None:
         if max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None:
             check_options(type(self).__name__, max_waiting, clock, name, on_event, on_wait)
+        if not isinstance(precise, bool):
+            raise TypeError(f"Limiter(precise) must be True or False, not {type(precise).__name__}.")
         # The defaults by hand: a twelfth of the time that a limiter takes.
         late = 20_000_000 if catch_up == 0.02 else duration_to_ns(catch_up, f"{type(self).__name__}(catch_up)")
         kind, tree = (Limit, Tree) if scope == "loop" else kinds_of(type(self).__name__, scope)
-        self._begin(kind(scheduler, late, tree(clock, precise), name), on_event)
-        node = self._node
+        self._begin(kind(strategy_of("Limiter()", rate), late, tree(clock, precise), name), on_event)
         if max_concurrency is not None:
             check_count(f"{type(self).__name__}(max_concurrency)", max_concurrency, ", or None (no bound)", least=1)
             places = Places(max_concurrency)
-            below = self._lowest = kind(places, 0, node.tree)
-            below.share(node)
+            below = self._lowest = kind(places, 0, self._node.tree)
+            below.share(self._node)
             below.is_places = True
             self._places = ((below, places),)
         if max_waiting is not None:

@@ -106,7 +106,9 @@ class Budget(Base):
             if limit._places:
                 raise ValueError(f"Budget({place}): a Limiter with max_concurrency cannot be a dimension: a reservation takes no place.")
         scheduler = self._scheduler(own)
-        super().__init__(scheduler, catch_up, max_waiting, None, False, scope, clock, name, on_event, on_wait)
+        super().__init__(
+            scheduler, catch_up=catch_up, max_waiting=max_waiting, scope=scope, clock=clock, name=name, on_event=on_event, on_wait=on_wait
+        )
         self._names = scheduler.names
         self._unnamed = dict.fromkeys(self._names, 1)  # the amounts that a reservation takes of dimensions that it leaves out
         self._shared: Budget | Limiter | None = None

@@ -12,7 +12,6 @@ from weakref import ref
 
 from aiorate._errors import check_count
 from aiorate._limiters.base import Base, Block, finish, limited
-from aiorate._limiters.options import strategy_of
 from aiorate._loops.table import running_task, starved_here
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
@@ -22,12 +21,9 @@ from aiorate._tree.refusals import no_lease
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
     from types import TracebackType
-    from typing import Any, Literal, TypeVar
+    from typing import Any, TypeVar
 
-    from aiorate._events import Event, Waited
-    from aiorate._limiters.options import Limits
     from aiorate._limiters.slots import Slot
-    from aiorate._loops.loop import Clock
     from aiorate._rate import Duration, Number
     from aiorate._spec import RateSpec
     from aiorate._tree.limit import Limit
@@ -72,25 +68,6 @@ class Limiter(Base, Block[float]):
     """
 
     __slots__ = ()
-
-    def __init__(
-        self,
-        rate: Limits,
-        *,
-        catch_up: Duration = 0.02,
-        max_waiting: int | None = None,
-        max_concurrency: int | None = None,
-        precise: bool = False,
-        scope: Literal["loop", "process"] = "loop",
-        clock: Clock | None = None,
-        name: str | None = None,
-        on_event: Callable[[Event], object] | None = None,
-        on_wait: Callable[[Waited], object] | None = None,
-    ) -> None:
-        if not isinstance(precise, bool):
-            raise TypeError(f"Limiter(precise) must be True or False, not {type(precise).__name__}.")
-        scheduler = strategy_of("Limiter()", rate)
-        super().__init__(scheduler, catch_up, max_waiting, max_concurrency, precise, scope, clock, name, on_event, on_wait)
 
     # Asking.
 
