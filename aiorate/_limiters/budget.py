@@ -367,11 +367,6 @@ class KeyedBudget(Keyed[K, Budget]):
         """Reserve amounts for a key, of its budget and of those it shares; see `Budget.reserve`."""
         return self[key].reserve(max_wait=max_wait, on_error=on_error, **amounts)
 
-    def observe(self, key: K, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
-        """Apply what a server's response said about a key; see `Budget.observe`. Only that key is paused."""
-        if feedback is not None:
-            self[key].observe(feedback, jitter=jitter)
-
 
 _NOT_ENTERED = "nothing is reserved yet. Enter the lease with `async with` first."
 _OVER = "the block has ended, and its estimate stands. Call settle() or refund() inside it, or use reserve(on_error='refund')."
