@@ -1,15 +1,10 @@
-"""What a `Limiter` and a `Budget` have in common: their options, and the calls that are the same for both.
-
-A `Block` is what is entered and left, by ``async with``, ``with``, or a call of a decorated function.
-"""
+"""What a `Limiter` and a `Budget` have in common: their options, and the calls that are the same for both."""
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
-from contextlib import aclosing, suppress
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from aiorate._errors import LimiterClosed, check_count, no_copy
 from aiorate._limiters.options import check_callback, check_options, kinds_of, strategy_of
@@ -21,7 +16,6 @@ from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
-    from types import TracebackType
     from typing import Literal, NoReturn
 
     from aiorate._events import Event, Waited
@@ -32,8 +26,6 @@ if TYPE_CHECKING:
     from aiorate._rate import Duration
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.watch import Watch
-
-    F = TypeVar("F", bound=Callable[..., Any])
 
 
 P = ParamSpec("P")
@@ -255,36 +247,6 @@ class Base:
         raise NotImplementedError
 
 
-class Block(Generic[T]):
-    """Entered, it gives T. A class says how to enter and to leave it."""
-
-    __slots__ = ()
-
-    def _enter(self, *, blocking: bool = False) -> Coroutine[Any, Any, T]:
-        """Wait until the block may begin. `_leave` must follow. ``blocking``: in a thread without an event loop, and in one step."""
-        raise NotImplementedError
-
-    def _leave(self, error: BaseException | None = None) -> None:
-        """The block has ended, perhaps by that error. Never waits."""
-        raise NotImplementedError
-
-    def __aenter__(self) -> Coroutine[Any, Any, T]:
-        """Wait until it is your turn."""
-        return self._enter()  # not a coroutine around it
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Leave the block."""
-        self._leave(error)
-
-    def __enter__(self) -> T:
-        """Wait in synchronous code, which needs ``scope="process"``."""
-        return finish(self._enter(blocking=True))
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Leave the block, in any thread."""
-        self._leave(error)
-
-
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     """What a coroutine returns that blocks its thread instead of waiting."""
     try:
@@ -292,57 +254,3 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as end:
         return cast("T", end.value)
     raise AssertionError  # it waits
-
-
-def limited(block: Block[Any], function: F, may_block: bool) -> F:
-    """The function, with each call inside the block; of a generator, all of its steps. A plain function blocks.
-
-    Raises RuntimeError for a plain function if synchronous code may not wait, and TypeError for anything but a function.
-    """
-    if inspect.isasyncgenfunction(function):
-
-        @wraps(function)
-        async def steps(*args: Any, **kwargs: Any) -> Any:
-            generator = function(*args, **kwargs)
-            async with block, aclosing(generator):
-                step = generator.asend(None)
-                with suppress(StopAsyncIteration):
-                    while True:
-                        value = await step
-                        # Pass on to the generator whatever the caller sends or throws, as `yield from` would.
-                        try:
-                            step = generator.asend((yield value))
-                        except GeneratorExit:
-                            raise
-                        except BaseException as error:
-                            step = generator.athrow(error)
-
-        return cast("F", steps)
-    if inspect.iscoroutinefunction(function):
-
-        @wraps(function)
-        async def wait(*args: Any, **kwargs: Any) -> Any:
-            async with block:
-                return await function(*args, **kwargs)
-
-        return cast("F", wait)
-    if not callable(function) or isinstance(function, (type, staticmethod)):
-        raise TypeError(f"@limiter decorates functions, not {function!r:.80}: put it right above `async def` or `def`.")
-    if not may_block:
-        raise RuntimeError(
-            f"@limiter: {function!r:.80} is a plain function, which would block its thread, and this limiter is for one event loop. Write"
-            " `async def`, or create the limiter with scope='process'."
-        )
-    if inspect.isgeneratorfunction(function):
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with block:
-                return (yield from function(*args, **kwargs))
-
-    else:
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with block:
-                return function(*args, **kwargs)
-
-    return cast("F", wraps(function)(call))

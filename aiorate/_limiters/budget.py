@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from aiorate._errors import called, check_count, kind_of, no_copy
 from aiorate._events import Event
-from aiorate._limiters.base import Base, Block
+from aiorate._limiters.base import Base, finish
 from aiorate._limiters.keyed import Keyed
 from aiorate._limiters.limiter import Limiter
 from aiorate._limiters.options import strategy_of
@@ -25,6 +25,7 @@ from aiorate._tree.supply import make_final, make_returnable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
+    from types import TracebackType
     from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
@@ -74,7 +75,7 @@ class Budget(Base):
             share.
     """
 
-    __slots__ = ("_names", "_on_error", "_shared", "_told", "_unnamed")
+    __slots__ = ("_names", "_on_error", "_told", "_unnamed")
 
     def __init__(
         self,
@@ -111,7 +112,6 @@ class Budget(Base):
         )
         self._names = scheduler.names
         self._unnamed = dict.fromkeys(self._names, 1)  # the amounts that a reservation takes of dimensions that it leaves out
-        self._shared: Budget | Limiter | None = None
         for place, limit in above.items():
             self._node.tree.run(self._share, limit, place)
         self._on_error: OnError = on_error
@@ -123,16 +123,16 @@ class Budget(Base):
 
     def _share(self, shared: Budget | Limiter | None, place: str = "") -> None:
         """Take from that too from now on. A Limiter is the dimension ``place``."""
+        node = self._node
         if shared is None:
-            if self._shared is None:
-                self._node.belong(None)
+            if node.keeps is None:
+                node.belong(None)
             return
-        node, names = self._node, shared._names if isinstance(shared, Budget) else (place,)
+        names = shared._names if isinstance(shared, Budget) else (place,)
         up: Callable[[Any], Any] = itemgetter(place) if place else methodcaller("part", names)
-        # The node does not hold the budget: a key that nobody holds must be gone at once, for what it shares may go only then.
         node.belong(shared._node, up)  # pyright: ignore[reportArgumentType]  # it takes amounts
-        node.waited_above = methodcaller("waited_above", place)
-        self._shared, self._unnamed = shared, {**dict.fromkeys(self._names + names, 1 if place else 0), **self._unnamed}
+        node.keeps, node.waited_above = shared, methodcaller("waited_above", place)
+        self._unnamed = {**dict.fromkeys(self._names + names, 1 if place else 0), **self._unnamed}
         self._names = tuple(self._unnamed)
         if place and isinstance(dimensions := node.scheduler, Dimensions):
             dimensions.limiter = place
@@ -153,16 +153,13 @@ class Budget(Base):
         if on_error is not None:
             check_on_error("reserve(on_error)", on_error)
         most_ns = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)", NO_BOUND)
-        self._check_amounts("reserve", amounts)
-        wanted = {**self._unnamed, **amounts}
-        granted = self._lowered(wanted)
-        if granted is not wanted:
-            for place, amount in granted.items():
-                if amount < wanted[place] and place not in self._told:
-                    self._told.add(place)
-                    told = Event("clamped", self._node.name, key=place, permits=amount)
-                    self._node.tree.post(partial(self._node.tell, told))
-        return Lease(self, granted, most_ns, self._on_error if on_error is None else on_error)
+        asked = self._asked("reserve", amounts)
+        for place, granted in zip(self._names, asked.of, strict=True):
+            if granted < amounts.get(place, 0) and place not in self._told:
+                self._told.add(place)
+                told = Event("clamped", self._node.name, key=place, permits=granted)
+                self._node.tree.post(partial(self._node.tell, told))
+        return Lease(self, asked, most_ns, self._on_error if on_error is None else on_error)
 
     def _limit_of(self, feedback: Feedback, quota: Quota) -> tuple[Limit, str | None] | None:
         """The dimension that has the quota's name or unit."""
@@ -203,9 +200,17 @@ class Budget(Base):
 
     def delay(self, **amounts: int) -> float:
         """Return how many seconds a reservation of these amounts would have to wait now; infinite if the budget is closed."""
-        self._check_amounts("delay", amounts)
-        of = self._lowered({**self._unnamed, **amounts})
-        return self._wait_now(Amounts(self._names, tuple(of.values())))
+        return self._wait_now(self._asked("delay", amounts))
+
+    def _asked(self, call: str, amounts: dict[str, int]) -> Amounts:
+        """The amounts of all dimensions, none above the most that can be granted at once, here and in what is shared."""
+        self._check_amounts(call, amounts)
+        wanted = {**self._unnamed, **amounts}
+        for place, _, limit in _limits(self._node):
+            most = limit.max_permits
+            if most is not None and most < wanted[place]:
+                wanted[place] = most
+        return Amounts(self._names, tuple(wanted.values()))
 
     def _check_amounts(self, call: str, amounts: dict[str, int]) -> None:
         """Raise TypeError or ValueError for amounts that cannot be asked for."""
@@ -215,14 +220,6 @@ class Budget(Base):
             if type(amount) is not int or amount < 0:
                 check_count(f"{call}({place})", amount)
 
-    def _lowered(self, amounts: dict[str, int]) -> dict[str, int]:
-        """The amounts, none above the most that can be granted at once, here and in what is shared."""
-        for place, _, limit in _limits(self._node):
-            most = limit.max_permits
-            if most is not None and most < amounts[place]:
-                amounts = {**amounts, place: most}
-        return amounts
-
     # For parts of aiorate that are built upon a budget.
 
     def _by_dimension(self, permits: Permits) -> Mapping[str | None, int]:
@@ -231,12 +228,12 @@ class Budget(Base):
 
     def _shown(self) -> str:
         limits: dict[str, object] = {place: limit for place, node, limit in _limits(self._node) if node is self._node}
-        if self._shared is not None:
-            limits["shared" if isinstance(self._shared, Budget) else self.dimensions[-1]] = self._shared
+        if (shared := self._node.keeps) is not None:
+            limits["shared" if isinstance(shared, Budget) else self._names[-1]] = shared
         return ", ".join([f"{place}={limit!r}" for place, limit in limits.items()])
 
 
-class Lease(Block["Lease"]):
+class Lease:
     """What a call has reserved of a budget.
 
     ::
@@ -251,7 +248,7 @@ class Lease(Block["Lease"]):
 
     __slots__ = ("_amounts", "_budget", "_most_ns", "_on_error", "_state", "_taken", "limited_by", "waited")
 
-    def __init__(self, budget: Budget, amounts: dict[str, int], most_ns: int | None, on_error: OnError) -> None:
+    def __init__(self, budget: Budget, amounts: Amounts, most_ns: int | None, on_error: OnError) -> None:
         self._budget = budget
         self._amounts = amounts
         self._most_ns = most_ns
@@ -266,33 +263,42 @@ class Lease(Block["Lease"]):
     @property
     def amounts(self) -> dict[str, int]:
         """How much of each dimension is reserved."""
-        return dict(self._amounts)
+        return self._amounts.by_name()
 
-    async def _enter(self, *, blocking: bool = False) -> Lease:
+    async def __aenter__(self, *, _blocking: bool = False) -> Lease:
+        """Wait until everything is reserved."""
         if self._state not in ("not entered", "refused"):
             raise RuntimeError("a lease can be entered only once. Call reserve() again for each call.")
-        self._state, budget = "waiting", self._budget
-        amounts = Amounts(budget._names, tuple(self._amounts.values()))
+        self._state, node = "waiting", self._budget._node
+        amounts = self._amounts = Amounts(self._amounts.names, self._amounts.of)  # which note what the request waits for
         ask = amounts, self._most_ns
         try:
-            waited, _, self._taken = budget._node.wait_blocking(*ask) if blocking else await budget._node.acquire(*ask)
-            budget._node.tree.run(make_returnable, self._taken)  # it is held from now on
+            waited, _, self._taken = node.wait_blocking(*ask) if _blocking else await node.acquire(*ask)
+            node.tree.run(make_returnable, self._taken)  # it is held from now on
         except BaseException:  # also one of a signal handler: nothing was spent, and it may be tried again
             taken, self._taken, self._state = self._taken, (), "refused"
             if taken:
-                budget._node.tree.post(partial(undo, taken, False))
+                node.tree.post(partial(undo, taken, False))
             raise
         self.limited_by = amounts.waited_for if waited else None
         self.waited, self._state = ns_to_seconds(waited), "reserved"
         return self
 
-    def _leave(self, error: BaseException | None = None) -> None:
+    def __enter__(self) -> Lease:
+        """Wait in synchronous code, which needs ``scope="process"``."""
+        return finish(self.__aenter__(_blocking=True))
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Make the estimate final, or give it back if the block raised and ``on_error`` is ``"refund"``."""
+        self.__exit__(kind, error, trace)
+
+    def __exit__(self, kind: object = None, error: BaseException | None = None, trace: object = None) -> None:
+        """The same for ``with``, in any thread."""
         if self._state == "reserved":
             self._state = "over"
             refunded = error is not None and self._on_error == "refund"
             # Posted, because a finalizer may leave, and must not wait.
-            self._budget._node.tree.post(partial(self._end, dict.fromkeys(self._amounts, 0) if refunded else {}))
+            self._budget._node.tree.post(partial(self._end, dict.fromkeys(self._amounts.names, 0) if refunded else {}))
 
     def settle(self, **used: int) -> None:
         """Say what was really used. Less is given back, and more is charged. Dimensions you leave out stay as reserved.
@@ -305,23 +311,23 @@ class Lease(Block["Lease"]):
         if self._state == "settled":
             return
         if self._state != "reserved":
-            raise RuntimeError(f"settle(): {_OVER if self._state == 'over' else _NOT_ENTERED}")
+            raise RuntimeError("settle(): a lease is settled inside its block. After it the estimate stands: reserve(on_error='refund').")
         self._budget._check_amounts("settle", used)
         self._budget._node.tree.change(partial(self._end, used, "settled"))
 
     def refund(self) -> None:
         """Give everything back, because the call was not made."""
-        self.settle(**dict.fromkeys(self._amounts, 0))
+        self.settle(**dict.fromkeys(self._amounts.names, 0))
 
     def _end(self, used: dict[str, int], state: Literal["settled", "over"] = "over") -> None:
         """What was taken is held no longer; correct it by what was ``used``. In a decision."""
         taken, self._taken = self._taken, ()  # first: interrupted in the middle, the correction must not be made twice
         if taken:  # else another thread has settled it
-            self._state, reserved = state, self._amounts
+            self._state, (names, reserved) = state, (self._amounts.names, self._amounts.of)
             try:
                 if used:
-                    more = tuple([used.get(place, amount) - amount for place, amount in reserved.items()])
-                    _correct(self._budget._node, Amounts(self._budget._names, more), taken)
+                    more = [used.get(place, amount) - amount for place, amount in zip(names, reserved, strict=True)]
+                    _correct(self._budget._node, Amounts(names, tuple(more)), taken)
             finally:
                 make_final(taken)
 
@@ -329,12 +335,12 @@ class Lease(Block["Lease"]):
         try:  # not suppress(), which may be gone as the interpreter ends
             if self._state == "not entered":
                 _logger.warning("%r was never entered: write `async with budget.reserve(...) as lease:` around the call.", self)
-            self._leave()  # entered by hand and never left
+            self.__exit__()  # entered by hand and never left
         except (AttributeError, ImportError):
             return  # a signal handler interrupted its making, or the interpreter ends
 
     def __repr__(self) -> str:
-        return f"<Lease {', '.join(f'{place}={amount}' for place, amount in self._amounts.items())}, {self._state}>"
+        return f"<Lease {self._amounts!r}, {self._state}>"
 
     def __reduce__(self) -> NoReturn:
         no_copy(self)
@@ -368,10 +374,6 @@ class KeyedBudget(Keyed[K, Budget]):
         return self[key].reserve(max_wait=max_wait, on_error=on_error, **amounts)
 
 
-_NOT_ENTERED = "nothing is reserved yet. Enter the lease with `async with` first."
-_OVER = "the block has ended, and its estimate stands. Call settle() or refund() inside it, or use reserve(on_error='refund')."
-
-
 def _limits(node: Limit) -> Iterator[tuple[str, Limit, Scheduler | Limit]]:
     """What a reservation takes from, its own budget's first: of each dimension its name, the limit, and the strategy there.
 
@@ -389,20 +391,24 @@ def _limits(node: Limit) -> Iterator[tuple[str, Limit, Scheduler | Limit]]:
 
 def _correct(node: Limit, more: Permits, taken: Taken) -> None:
     """Charge how much ``more`` was used than was taken, here and above; less (below 0) comes back."""
-    now, dimensions = node.look_now(), node.scheduler
-    if isinstance(more, int):
-        if more > 0:
-            node.charge(more)
-        for limit, _, instant in taken if more < 0 else ():
-            limit.credit(-more, instant)
-            limit.changed()
-        return
-    assert isinstance(dimensions, Dimensions)
-    instant, above = (taken[0][2], taken[1:]) if taken and taken[0][0] is node else (now, taken)
-    dimensions.correct(more, now, instant)
-    if node.above is not None and (up := node.permits_above(more)):
-        _correct(node.above, up, above)
-    node.changed()
+    instants = {limit: instant for limit, _, instant in taken}
+    levels = []
+    while more:
+        now, dimensions = node.look_now(), node.scheduler
+        levels.append(node)
+        if not isinstance(more, int):
+            assert isinstance(dimensions, Dimensions)
+            dimensions.correct(more, now, instants.get(node, now))
+        elif more > 0:
+            dimensions.charge(more, now)
+            node.own_counters().charged += more
+        else:
+            node.credit(-more, instants[node])
+        if node.above is None:
+            break
+        more, node = node.permits_above(more), node.above
+    for level in reversed(levels):
+        level.changed()
 
 
 def check_on_error(what: str, on_error: object) -> None:

@@ -5,13 +5,15 @@ It computes no schedule and sets no timer.
 
 from __future__ import annotations
 
-from functools import partial
+import inspect
+from contextlib import aclosing, suppress
+from functools import partial, wraps
 from threading import current_thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from weakref import ref
 
 from aiorate._errors import check_count
-from aiorate._limiters.base import Base, Block, finish, limited
+from aiorate._limiters.base import Base, finish
 from aiorate._loops.table import running_task, starved_here
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
@@ -35,7 +37,7 @@ _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 m
 _VISIT = Visit(1)
 
 
-class Limiter(Base, Block[float]):
+class Limiter(Base):
     """Limit how often something happens, first come, first served.
 
     Callers wait in a queue and are let through at ``rate``::
@@ -162,14 +164,18 @@ class Limiter(Base, Block[float]):
 
     def __enter__(self) -> float:
         """Wait in synchronous code, which needs ``scope="process"``."""
-        return self._begin_block(1)
+        return self._enter_blocking(1)
 
-    def _begin_block(self, permits: int) -> float:
-        return finish(self._enter(permits, blocking=True)) if self._places else self.acquire_blocking(permits)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Leave the block, in any thread."""
+        self._leave()
 
-    def _enter(self, permits: int = 1, *, blocking: bool = False) -> Coroutine[Any, Any, float]:
+    def _enter(self, permits: int) -> Coroutine[Any, Any, float]:
         """Take the permits, and a place if there is a limit of concurrency; gives the seconds waited for both."""
-        return self._enter_places(permits, blocking) if self._places else self.acquire(permits)
+        return self._enter_places(permits) if self._places else self.acquire(permits)
+
+    def _enter_blocking(self, permits: int) -> float:
+        return finish(self._enter_places(permits, blocking=True)) if self._places else self.acquire_blocking(permits)
 
     async def _enter_places(self, permits: int, blocking: bool = False) -> float:
         if permits is not _ONE:
@@ -193,7 +199,7 @@ class Limiter(Base, Block[float]):
             if places.size == 1:
                 places.holder = ref(running_task() or current_thread())
 
-    def _leave(self, error: BaseException | None = None) -> None:
+    def _leave(self) -> None:
         for limit, places in self._places:
             leave_place(limit, places)
 
@@ -347,7 +353,7 @@ def _free(limit: Limit, places: Places) -> None:
     limit.look_if_alive()  # not in a loop that was closed, as when its tasks are collected
 
 
-class Weighted(Block[float]):
+class Weighted:
     """Several permits at a time; see `Limiter.of`."""
 
     __slots__ = ("_limiter", "_permits")
@@ -356,15 +362,72 @@ class Weighted(Block[float]):
         self._limiter = limiter
         self._permits = permits
 
-    def _enter(self, *, blocking: bool = False) -> Coroutine[Any, Any, float]:
-        return self._limiter._enter(self._permits, blocking=blocking)
+    def __aenter__(self) -> Coroutine[Any, Any, float]:
+        return self._limiter._enter(self._permits)  # not a coroutine around it
+
+    async def __aexit__(self, *error: object) -> None:
+        self._limiter._leave()
 
     def __enter__(self) -> float:
-        return self._limiter._begin_block(self._permits)
+        return self._limiter._enter_blocking(self._permits)
 
-    def _leave(self, error: BaseException | None = None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._limiter._leave()
 
     def __call__(self, function: F) -> F:
         """Decorate a function, as `Limiter.__call__` does: each call acquires the permits first."""
         return limited(self, function, self._limiter._may_block)
+
+
+def limited(block: Limiter | Weighted, function: F, may_block: bool) -> F:
+    """The function, with each call inside the block; of a generator, all of its steps. A plain function blocks.
+
+    Raises RuntimeError for a plain function if synchronous code may not wait, and TypeError for anything but a function.
+    """
+    if inspect.isasyncgenfunction(function):
+
+        @wraps(function)
+        async def steps(*args: Any, **kwargs: Any) -> Any:
+            generator = function(*args, **kwargs)
+            async with block, aclosing(generator):
+                step = generator.asend(None)
+                with suppress(StopAsyncIteration):
+                    while True:
+                        value = await step
+                        # Pass on to the generator whatever the caller sends or throws, as `yield from` would.
+                        try:
+                            step = generator.asend((yield value))
+                        except GeneratorExit:
+                            raise
+                        except BaseException as error:
+                            step = generator.athrow(error)
+
+        return cast("F", steps)
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def wait(*args: Any, **kwargs: Any) -> Any:
+            async with block:
+                return await function(*args, **kwargs)
+
+        return cast("F", wait)
+    if not callable(function) or isinstance(function, (type, staticmethod)):
+        raise TypeError(f"@limiter decorates functions, not {function!r:.80}: put it right above `async def` or `def`.")
+    if not may_block:
+        raise RuntimeError(
+            f"@limiter: {function!r:.80} is a plain function, which would block its thread, and this limiter is for one event loop. Write"
+            " `async def`, or create the limiter with scope='process'."
+        )
+    if inspect.isgeneratorfunction(function):
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with block:
+                return (yield from function(*args, **kwargs))
+
+    else:
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with block:
+                return function(*args, **kwargs)
+
+    return cast("F", wraps(function)(call))
