@@ -153,12 +153,13 @@ class Budget(Base):
         if on_error is not None:
             check_on_error("reserve(on_error)", on_error)
         most_ns = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)", NO_BOUND)
-        asked = self._asked("reserve", amounts)
-        for place, granted in zip(self._names, asked.of, strict=True):
-            if granted < amounts.get(place, 0) and place not in self._told:
+        granted = self._granted("reserve", amounts)
+        for place, amount in amounts.items():
+            if granted[place] < amount and place not in self._told:
                 self._told.add(place)
-                told = Event("clamped", self._node.name, key=place, permits=granted)
+                told = Event("clamped", self._node.name, key=place, permits=granted[place])
                 self._node.tree.post(partial(self._node.tell, told))
+        asked = Amounts(self._names, tuple(granted.values()))
         return Lease(self, asked, most_ns, self._on_error if on_error is None else on_error)
 
     def _limit_of(self, feedback: Feedback, quota: Quota) -> tuple[Limit, str | None] | None:
@@ -200,17 +201,17 @@ class Budget(Base):
 
     def delay(self, **amounts: int) -> float:
         """Return how many seconds a reservation of these amounts would have to wait now; infinite if the budget is closed."""
-        return self._wait_now(self._asked("delay", amounts))
+        return self._wait_now(Amounts(self._names, tuple(self._granted("delay", amounts).values())))
 
-    def _asked(self, call: str, amounts: dict[str, int]) -> Amounts:
+    def _granted(self, call: str, amounts: dict[str, int]) -> dict[str, int]:
         """The amounts of all dimensions, none above the most that can be granted at once, here and in what is shared."""
         self._check_amounts(call, amounts)
-        wanted = {**self._unnamed, **amounts}
+        amounts = {**self._unnamed, **amounts}
         for place, _, limit in _limits(self._node):
             most = limit.max_permits
-            if most is not None and most < wanted[place]:
-                wanted[place] = most
-        return Amounts(self._names, tuple(wanted.values()))
+            if most is not None and most < amounts[place]:
+                amounts[place] = most
+        return amounts
 
     def _check_amounts(self, call: str, amounts: dict[str, int]) -> None:
         """Raise TypeError or ValueError for amounts that cannot be asked for."""
@@ -269,18 +270,17 @@ class Lease:
         """Wait until everything is reserved."""
         if self._state not in ("not entered", "refused"):
             raise RuntimeError("a lease can be entered only once. Call reserve() again for each call.")
-        self._state, node = "waiting", self._budget._node
-        amounts = self._amounts = Amounts(self._amounts.names, self._amounts.of)  # which note what the request waits for
-        ask = amounts, self._most_ns
+        self._state, node, ask = "waiting", self._budget._node, (self._amounts, self._most_ns)
         try:
             waited, _, self._taken = node.wait_blocking(*ask) if _blocking else await node.acquire(*ask)
             node.tree.run(make_returnable, self._taken)  # it is held from now on
         except BaseException:  # also one of a signal handler: nothing was spent, and it may be tried again
             taken, self._taken, self._state = self._taken, (), "refused"
+            self._amounts = Amounts(self._amounts.names, self._amounts.of)  # without what it waited for
             if taken:
                 node.tree.post(partial(undo, taken, False))
             raise
-        self.limited_by = amounts.waited_for if waited else None
+        self.limited_by = self._amounts.waited_for if waited else None
         self.waited, self._state = ns_to_seconds(waited), "reserved"
         return self
 
@@ -323,11 +323,11 @@ class Lease:
         """What was taken is held no longer; correct it by what was ``used``. In a decision."""
         taken, self._taken = self._taken, ()  # first: interrupted in the middle, the correction must not be made twice
         if taken:  # else another thread has settled it
-            self._state, (names, reserved) = state, (self._amounts.names, self._amounts.of)
+            self._state, reserved = state, self._amounts
             try:
                 if used:
-                    more = [used.get(place, amount) - amount for place, amount in zip(names, reserved, strict=True)]
-                    _correct(self._budget._node, Amounts(names, tuple(more)), taken)
+                    more = tuple([used.get(place, amount) - amount for place, amount in zip(reserved.names, reserved.of, strict=False)])
+                    _correct(self._budget._node, Amounts(reserved.names, more), taken)
             finally:
                 make_final(taken)
 
@@ -391,24 +391,20 @@ def _limits(node: Limit) -> Iterator[tuple[str, Limit, Scheduler | Limit]]:
 
 def _correct(node: Limit, more: Permits, taken: Taken) -> None:
     """Charge how much ``more`` was used than was taken, here and above; less (below 0) comes back."""
-    instants = {limit: instant for limit, _, instant in taken}
-    levels = []
-    while more:
-        now, dimensions = node.look_now(), node.scheduler
-        levels.append(node)
-        if not isinstance(more, int):
-            assert isinstance(dimensions, Dimensions)
-            dimensions.correct(more, now, instants.get(node, now))
-        elif more > 0:
-            dimensions.charge(more, now)
-            node.own_counters().charged += more
-        else:
-            node.credit(-more, instants[node])
-        if node.above is None:
-            break
-        more, node = node.permits_above(more), node.above
-    for level in reversed(levels):
-        level.changed()
+    now, dimensions = node.look_now(), node.scheduler
+    if isinstance(more, int):
+        if more > 0:
+            node.charge(more)
+        for limit, _, instant in taken if more < 0 else ():
+            limit.credit(-more, instant)
+            limit.changed()
+        return
+    assert isinstance(dimensions, Dimensions)
+    instant, above = (taken[0][2], taken[1:]) if taken and taken[0][0] is node else (now, taken)
+    dimensions.correct(more, now, instant)
+    if node.above is not None and (up := node.permits_above(more)):
+        _correct(node.above, up, above)
+    node.changed()
 
 
 def check_on_error(what: str, on_error: object) -> None:
