@@ -93,8 +93,8 @@ class _Desks(Generic[D]):
                 raise AttributeError(name)
             return getattr(self._desk(), name)
 
-    def _belong(self, shared: Any) -> None:
-        self._desk()._belong(shared)
+    def _share(self, shared: Any, place: str = "") -> None:
+        self._desk()._share(shared)
 
     def _totals(self) -> Counter[tuple[str, str | None]]:
         total, *others = [desk._totals() for desk in self._all()]

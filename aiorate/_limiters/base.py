@@ -6,26 +6,29 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from aiorate._errors import LimiterClosed, check_count, no_copy
-from aiorate._limiters.options import check_callback, check_options, kinds_of, strategy_of
+from aiorate._errors import LimiterClosed, called, check_count, kind_of, no_copy
+from aiorate._loops.loop import Clock
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
+from aiorate._schedulers.interface import Scheduler
 from aiorate._schedulers.places import Places
+from aiorate._schedulers.token_pool import PlainPool
 from aiorate._tree.limit import Limit
 from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from typing import Literal, NoReturn
 
     from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback, Quota
-    from aiorate._limiters.options import Limits
     from aiorate._limiters.statistics import Statistics
-    from aiorate._loops.loop import Clock
-    from aiorate._rate import Duration
+    from aiorate._rate import Duration, Number, Rate
     from aiorate._schedulers.amounts import Permits
     from aiorate._tree.watch import Watch
+
+    _One = Scheduler | Rate | str | Number
+    Limits = _One | Sequence[_One]  # a list or a tuple
 
 
 P = ParamSpec("P")
@@ -216,7 +219,7 @@ class Base:
 
     def _shown(self) -> str:
         """The limits."""
-        raise NotImplementedError
+        return ", ".join([repr(each.scheduler) for each in self._lines])
 
     def __reduce__(self) -> NoReturn:
         no_copy(self)
@@ -237,13 +240,8 @@ class Base:
             own, other = ("loop", "process") if process else ("process", "loop")
             raise ValueError(f"{what}: this has scope={own!r}, and what has it scope={other!r}. Create both with the same scope.")
 
-    def _belong(self, shared: Any) -> None:
-        """From now on it is that of a key, and shares ``shared`` of the same class, if that is given. Raises ValueError if it cannot."""
-        if shared is not None and self._lowest.line.turns is not None:  # they would miss it
-            raise ValueError("others share it already: make one for each key, which others may share once it shares this limit.")
-        self._share(shared)
-
     def _share(self, shared: Any) -> None:
+        """From now on it is that of a key, and takes of ``shared`` too, of the same class, if that is given. ValueError if it cannot."""
         raise NotImplementedError
 
 
@@ -254,3 +252,55 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as end:
         return cast("T", end.value)
     raise AssertionError  # it waits
+
+
+def check_options(of: str, max_waiting: object, clock: object, name: object, on_event: object, on_wait: object) -> None:
+    """Raise TypeError or ValueError, which names the class ``of``, for options that it cannot have."""
+    if max_waiting is not None:
+        check_count(f"{of}(max_waiting)", max_waiting, ", or None (no bound)")
+    if clock is not None and not isinstance(clock, Clock):
+        raise TypeError(f"{of}(clock) must have a method now() -> int, as aiorate.testing.ManualClock has; {clock!r} has none.")
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"{of}(name) must be text, not {kind_of(name)}.")
+    if on_event is not None:
+        check_callback(f"{of}(on_event)", on_event, "Event")
+    if on_wait is not None:
+        check_callback(f"{of}(on_wait)", on_wait, "Waited")
+
+
+def kinds_of(of: str, scope: object) -> tuple[type[Limit], type[Tree]]:
+    """What a limit of that scope is made of. Raises ValueError, which names the class ``of``, for a scope that is none."""
+    if scope == "loop":
+        return Limit, Tree
+    if scope != "process":
+        raise ValueError(f"{called(f'{of}(scope)', scope)} must be 'loop' or 'process'.")
+    from aiorate._tree.threads import ThreadLimit, ThreadTree
+
+    return ThreadLimit, ThreadTree
+
+
+def check_callback(what: str, function: object, told: str) -> None:
+    """Raise TypeError that begins with ``what`` for anything but a plain function: nobody would await an async one."""
+    from inspect import iscoroutinefunction
+
+    if not callable(function) or any(map(iscoroutinefunction, (function, type(function).__call__))) or isinstance(function, type):
+        raise TypeError(f"{what} must be a plain function of an aiorate.{told}, such as print, not {kind_of(function)}.")
+
+
+def strategy_of(call: str, limit: object) -> Scheduler:
+    """The strategy of a rate, a strategy, or a list of these.
+
+    Raises TypeError or ValueError that begins with ``call``.
+    """
+    if type(limit) is str:  # nearly always, and the question below takes longer than the others together
+        return PlainPool(limit)
+    if isinstance(limit, Scheduler):
+        return limit
+    if isinstance(limit, (list, tuple)):
+        from aiorate._schedulers.all_of import AllOf
+
+        return AllOf(*[strategy_of(call, each) for each in limit])
+    try:
+        return PlainPool(limit)  # type: ignore[arg-type]  # which says what is wrong
+    except TypeError:
+        raise TypeError(f"{call} takes a rate such as '100/s', a strategy, or a list of these, not {kind_of(limit)}.") from None

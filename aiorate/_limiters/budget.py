@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from aiorate._errors import called, check_count, kind_of, no_copy
 from aiorate._events import Event
-from aiorate._limiters.base import Base, finish
+from aiorate._limiters.base import Base, finish, strategy_of
 from aiorate._limiters.keyed import Keyed
 from aiorate._limiters.limiter import Limiter
-from aiorate._limiters.options import strategy_of
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback, Quota
-    from aiorate._limiters.options import Limits
+    from aiorate._limiters.base import Limits
     from aiorate._loops.loop import Clock
     from aiorate._rate import Duration
     from aiorate._schedulers.amounts import Permits

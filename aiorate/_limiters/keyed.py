@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from aiorate._errors import check_count, kind_of, no_copy, shown
 from aiorate._events import Event, emit
-from aiorate._limiters.base import Base
+from aiorate._limiters.base import Base, check_callback, check_options, kinds_of, strategy_of
 from aiorate._limiters.limiter import Limiter
-from aiorate._limiters.options import check_callback, check_options, kinds_of, strategy_of
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.watch import Watch
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from aiorate._events import Waited
     from aiorate._feedback import Feedback
     from aiorate._limiters.adaptive import AdaptiveRate
-    from aiorate._limiters.options import Limits
+    from aiorate._limiters.base import Limits
     from aiorate._rate import Duration
     from aiorate._tree.limit import Limit
 
@@ -266,7 +265,9 @@ class Keyed(Generic[K, V]):
         with _lock:
             if (member := self._kept.get(key)) is not None:
                 return member
-            made._belong(shared)
+            if shared is not None and made._lowest.line.turns is not None:  # they would miss it
+                raise ValueError("others share it already: make one for each key, which others may share once it shares this limit.")
+            made._share(shared)
             made._node.used = made._node.read() if self._uses < 0 else self._uses
             if flow is not None and made._node.above is not None:
                 made._node.flow = flow

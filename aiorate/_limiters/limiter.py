@@ -324,9 +324,6 @@ class Limiter(Base):
             raise ValueError(f"bound({seconds!r}): seconds must be greater than 0.")
         return self._node.scheduler._bound_when_late(window, largest, self._node.catch_up)
 
-    def _shown(self) -> str:
-        return ", ".join([repr(each.scheduler) for each in self._lines])
-
     def _share(self, shared: Limiter | None) -> None:
         node = self._node
         node.belong(None if shared is None else shared._lowest)
