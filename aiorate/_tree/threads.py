@@ -163,7 +163,7 @@ class _Threads(Loop):
             self.grain = 0
 
     def post(self, callback: Callable[[], object]) -> None:
-        decisions.hand(callback)
+        decisions.post(callback)
 
     def call_at(self, reading: int, callback: Callable[[], object]) -> Handle:
         return super().call_at(reading, partial(decisions.run, callback) if self.manual else callback)
@@ -211,7 +211,7 @@ class ThreadTree(Tree):
 
     def change(self, call: Callable[[], object]) -> None:
         if decisions.deciding:
-            decisions.hand(call)
+            decisions.post(call)
         else:
             decisions.run(call)
 
