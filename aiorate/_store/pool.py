@@ -304,8 +304,8 @@ class Pool(Scheduler):
         due = max(self.hand.by(now) - self._lapsed(self.need(1), now), 0) if self.unit else 0
         told: list[Standing] = []
         for part, level in zip(self.parts, self.levels, strict=True):
-            lost = self.outage in ("raise", "wait")
-            told.append((part.burst, part.rate, *((0, NOBODY_KNOWS) if lost else level.standing(part, due, now))))
+            left, at = (0, NOBODY_KNOWS) if self.outage in ("raise", "wait") else level.standing(part, due, now)
+            told.append((part.burst, part.rate, left, at))
         return told
 
     def bound(self, window: int, largest: int = 1) -> int | None:
