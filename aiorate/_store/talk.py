@@ -98,8 +98,7 @@ class Talk(Provider):
         """The first requests for which there are not enough slots, of those in line in about the order of service."""
         pool, line, first = self._pool, self._node.line, self._node.first()
         below = sorted([limit for _, limit in line.below()], key=lambda limit: limit is not first)
-        waiting = chain(below, (ticket for ticket in line if not ticket.cancelled()))
-        some = [*islice((each for each in waiting if any(pool.need(each.wanted))), 2 * MOST_RUNS)]
+        some = [*islice((each for each in chain(below, line) if any(pool.need(each.wanted))), 2 * MOST_RUNS)]
         have = pool.hand.amounts(len(pool.parts), now)
         for place, each in enumerate(some):
             have = [own - of for own, of in zip(have, pool.need(each.wanted), strict=True)]
