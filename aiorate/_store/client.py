@@ -1,6 +1,6 @@
-"""The one task and the one connection by which all limiters of a client in an event loop ask a store. At most one call is in flight.
+"""The one task and the one connection by which all limiters of a client in an event loop ask a store, and what errors there mean.
 
-All that arrives meanwhile goes with the next call. The task ends, and closes the connection, when nothing was wanted for a second. With
+At most one call is in flight. All that arrives meanwhile goes with the next call. The task ends, and closes the connection, when nothing was wanted for a second. With
 ``scope="process"``, the event loop is that of a thread, which lives as long as the task. A child process after a fork has its own.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
 from contextlib import suppress
 from functools import partial
@@ -18,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary
 
 from aiorate._loops.table import loop_here, running_loop
-from aiorate._store.script import SHA, TEXT, Unreachable
-from aiorate._store.source import failure_of, is_cluster, kinds_of, settings_of
+from aiorate._store.options import is_cluster, settings_of
+from aiorate._store.script import SHA, TEXT, Refusal, Unreachable
 from aiorate._tree.deciding import decisions
 
 if TYPE_CHECKING:
@@ -43,6 +44,17 @@ _ALONE: dict[str, Any] = {
     "retry_on_error": [],
     "retry_on_timeout": False,
 }
+_OUTAGES = {
+    *("ConnectionError", "TimeoutError", "OSError", "ClusterError", "SlotNotCoveredError"),
+    *("InvalidResponse", "ValueError", "TypeError", "LookupError"),  # what a parser raises for junk
+    "AttributeError",  # what the client of a cluster raises where slots move: it has closed the connection
+    *("BusyLoadingError", "ReadOnlyError", "ClusterDownError", "MasterDownError", "OutOfMemoryError", "TryAgainError"),
+    *("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE"),
+}
+_REFUSALS = {"AuthenticationError", "AuthorizationError", "AuthenticationWrongNumberOfArgsError"}  # which are ConnectionErrors
+_OF_CLUSTERS = {"RedisClusterException", "ValkeyClusterException"}  # no node of a cluster would do: their cause says why
+# Servers before 7.0 wrap the error of a command that a script called.
+_CODE = re.compile(r"(?:(?:ERR )?Error running script .*@user_script: ?\d+: )?-?([A-Z]+)(?: |$)")
 
 
 class StoreClient:
@@ -318,3 +330,33 @@ def client_of(source: Any, key: str, process: bool) -> StoreClient:
     if client is None:
         client = _clients[place] = StoreClient(source, loop)
     return client
+
+
+def kinds_of(error: object) -> list[str]:
+    """The names of its classes."""
+    return [kind.__name__ for kind in type(error).__mro__]
+
+
+def failure_of(error: BaseException) -> Unreachable | Refusal:
+    """An outage, which may pass, or a refusal, which lasts until somebody puts it right. The error is the ``__cause__``.
+
+    The name of the class decides, which redis-py and valkey-py share, or else the code, the first word of what the server said. No other
+    part of the text decides: a message may quote the name of a limiter.
+    """
+    name, text = type(error).__name__, " ".join(str(error).split())
+    if name != "ResponseError":
+        text = f"{name}: {text}" if text else name
+    elif found := _CODE.match(text):
+        text = text[found.start(1) :]
+    failure = Unreachable(text) if _is_outage(error) else Refusal(text)
+    failure.__cause__ = error
+    return failure
+
+
+def _is_outage(error: BaseException) -> bool:
+    kinds = kinds_of(error)
+    if not _OF_CLUSTERS.isdisjoint(kinds) and error.__cause__ is not None:
+        return _is_outage(error.__cause__)
+    if _REFUSALS.isdisjoint(kinds) and "ResponseError" in kinds and (code := _CODE.match(str(error))):
+        kinds.append(code[1])
+    return _REFUSALS.isdisjoint(kinds) and not _OUTAGES.isdisjoint(kinds)

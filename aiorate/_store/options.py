@@ -1,10 +1,17 @@
-"""What limits in stores are given: their options and limits, checked. ``call`` is the name of the class, for errors."""
+"""What limits in stores are given: a server or a client, options and limits, all checked. ``call`` is the name of the class, for errors.
+
+No error shows any part of a URL: a password with a ``/``, ``#``, ``?`` or ``[`` that was not percent-encoded ends up in the path, the
+fragment, the query or the host, and its beginning in the place of the port.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from copy import deepcopy
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from aiorate._errors import kind_of
 from aiorate._rate import Rate, duration_to_ns, exact
@@ -12,7 +19,6 @@ from aiorate._schedulers.calendar_window import CalendarWindow
 from aiorate._schedulers.interface import check_permits
 from aiorate._schedulers.token_bucket import TokenBucket
 from aiorate._store.slots import MS, Part, check_memory
-from aiorate._store.source import check_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
     OneLimit = Rate | str | Number | TokenBucket | CalendarWindow
 
 
+_CLUSTERS = {"RedisCluster", "ValkeyCluster"}
 _POLICIES = ("raise", "wait", "local", "open")
 _MOST_PERMITS = 10**15
 """What a store counts exactly."""
@@ -55,6 +62,62 @@ class Terms:
         """This process's part of the limits with the policy "local"."""
         if share is not None and not 0 < self.share <= 1:
             raise ValueError(f"{call}(local_share={share!r}) must be more than 0 and at most 1.")
+
+
+def check_source(source: object, alone: bool = False) -> None:
+    """Raise TypeError or ValueError unless it is a URL or an asyncio client of redis-py or valkey-py.
+
+    ``alone``: only the settings of a client are of use, since it is for another event loop.
+    """
+    if isinstance(source, str):
+        if not _is_sound(source):
+            raise ValueError(
+                "RedisLimiter() takes an asyncio client, or a URL such as 'redis://127.0.0.1:6379/0'. It begins with redis://, rediss://,"
+                " valkey://, valkeys:// or unix://; the port must be a number in 0-65535; and the client has to know each option, after its"
+                " '?'. Anywhere in it, write '/', '#', '?', '@' and '[' as urllib.parse.quote(password, safe='') does. This one is not"
+                " shown here, since it may hold a password."
+            )
+        return
+    kinds = {base.__name__ for base in type(source).__mro__ if base.__module__.startswith(("redis.asyncio", "valkey.asyncio"))}
+    if kinds.isdisjoint({"Redis", "Valkey", *_CLUSTERS}) or "Pipeline" in kinds:
+        raise TypeError(
+            f"RedisLimiter() takes a client of redis.asyncio or valkey.asyncio, or a URL, not {kind_of(source)}. Give the client that a"
+            " pipeline or a subscription was made from; of a Sentinel, its master_for(name). A synchronous client would stop the loop."
+        )
+    if alone and (is_cluster(source) or hasattr(getattr(source, "connection_pool", None), "sentinel_manager")):
+        raise TypeError(
+            f"RedisLimiter(scope='process') asks the store in a thread, and this {kind_of(source)} belongs to an event loop. Give a URL or"
+            " another client, which lends its settings. For a cluster or a Sentinel, use scope='loop'."
+        )
+
+
+def settings_of(source: Any) -> Any:
+    """What has the class and the settings of its connections; None: it is the client of a cluster."""
+    return _library_of(source).ConnectionPool.from_url(source) if isinstance(source, str) else getattr(source, "connection_pool", None)
+
+
+def is_cluster(source: object) -> bool:
+    """Whether it is the client of a cluster."""
+    return not _CLUSTERS.isdisjoint(kind.__name__ for kind in type(source).__mro__)
+
+
+def _library_of(url: str) -> Any:
+    """redis-py, or valkey-py for its own URLs and where nothing else is there. Raises ImportError with what to install."""
+    for name in ("valkey",) if url.startswith("valkey") else ("redis", "valkey"):
+        with suppress(ImportError):
+            return import_module(f"{name}.asyncio")
+    raise ImportError("RedisLimiter() with a URL needs redis-py: pip install 'aiorate-limiter[redis]'. For valkey:// URLs, valkey-py.")
+
+
+def _is_sound(url: str) -> bool:
+    """Whether a client can be made for it, and its credentials do not go on behind what looks like the host."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+        _library_of(url).ConnectionPool.from_url(url).make_connection()
+    except (TypeError, ValueError):
+        return False
+    return "@" in parts.netloc or "@" not in url
 
 
 def check_name(call: str, name: object) -> None:
