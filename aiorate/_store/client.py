@@ -1,7 +1,8 @@
 """The one task and the one connection by which all limiters of a client in an event loop ask a store, and what errors there mean.
 
-At most one call is in flight. All that arrives meanwhile goes with the next call. The task ends, and closes the connection, when nothing was wanted for a second. With
-``scope="process"``, the event loop is that of a thread, which lives as long as the task. A child process after a fork has its own.
+At most one call is in flight. All that arrives meanwhile goes with the next call. The task ends, and closes the connection, when nothing
+was wanted for a second. With ``scope="process"``, the event loop is that of a thread, which lives as long as the task. A child process
+after a fork has its own.
 """
 
 from __future__ import annotations

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 _CLUSTERS = {"RedisCluster", "ValkeyCluster"}
 _POLICIES = ("raise", "wait", "local", "open")
-_MOST_PERMITS = 10**15
-"""What a store counts exactly."""
+_MOST_PERMITS = 10**15  # which a store counts exactly
 
 
 class Terms:
@@ -70,7 +69,14 @@ def check_source(source: object, alone: bool = False) -> None:
     ``alone``: only the settings of a client are of use, since it is for another event loop.
     """
     if isinstance(source, str):
-        if not _is_sound(source):
+        try:
+            parts = urlsplit(source)
+            _ = parts.port
+            settings_of(source).make_connection()
+            sound = "@" in parts.netloc or "@" not in source  # else credentials go on behind what looks like the host
+        except (TypeError, ValueError):
+            sound = False
+        if not sound:
             raise ValueError(
                 "RedisLimiter() takes an asyncio client, or a URL such as 'redis://127.0.0.1:6379/0'. It begins with redis://, rediss://,"
                 " valkey://, valkeys:// or unix://; the port must be a number in 0-65535; and the client has to know each option, after its"
@@ -92,32 +98,21 @@ def check_source(source: object, alone: bool = False) -> None:
 
 
 def settings_of(source: Any) -> Any:
-    """What has the class and the settings of its connections; None: it is the client of a cluster."""
-    return _library_of(source).ConnectionPool.from_url(source) if isinstance(source, str) else getattr(source, "connection_pool", None)
+    """What has the class and the settings of its connections; None: it is the client of a cluster.
+
+    For a URL, that is of redis-py, or of valkey-py for its own URLs and where nothing else is there. Raises ImportError if neither is.
+    """
+    if not isinstance(source, str):
+        return getattr(source, "connection_pool", None)
+    for name in ("valkey",) if source.startswith("valkey") else ("redis", "valkey"):
+        with suppress(ImportError):
+            return import_module(f"{name}.asyncio").ConnectionPool.from_url(source)
+    raise ImportError("RedisLimiter() with a URL needs redis-py: pip install 'aiorate-limiter[redis]'. For valkey:// URLs, valkey-py.")
 
 
 def is_cluster(source: object) -> bool:
     """Whether it is the client of a cluster."""
     return not _CLUSTERS.isdisjoint(kind.__name__ for kind in type(source).__mro__)
-
-
-def _library_of(url: str) -> Any:
-    """redis-py, or valkey-py for its own URLs and where nothing else is there. Raises ImportError with what to install."""
-    for name in ("valkey",) if url.startswith("valkey") else ("redis", "valkey"):
-        with suppress(ImportError):
-            return import_module(f"{name}.asyncio")
-    raise ImportError("RedisLimiter() with a URL needs redis-py: pip install 'aiorate-limiter[redis]'. For valkey:// URLs, valkey-py.")
-
-
-def _is_sound(url: str) -> bool:
-    """Whether a client can be made for it, and its credentials do not go on behind what looks like the host."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-        _library_of(url).ConnectionPool.from_url(url).make_connection()
-    except (TypeError, ValueError):
-        return False
-    return "@" in parts.netloc or "@" not in url
 
 
 def check_name(call: str, name: object) -> None:
@@ -126,10 +121,8 @@ def check_name(call: str, name: object) -> None:
         raise TypeError(f"{call}(name) must be text, not {type(name).__name__}.")
     if not name:
         raise ValueError(f"{call}(name) must not be empty: processes with the same name share one limit.")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{call}(name) must be text that UTF-8 can encode; {name[:40]!a} has a lone surrogate.") from None
+    if name.encode(errors="ignore").decode() != name:
+        raise ValueError(f"{call}(name) must be text that UTF-8 can encode; {name[:40]!a} has a lone surrogate.")
 
 
 def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None, lease: Duration) -> list[Part]:
