@@ -92,8 +92,8 @@ class _Desks(Generic[D]):
                 raise AttributeError(name)
             return getattr(self._desk(), name)
 
-    def _belong(self, shared: Any) -> None:
-        self._desk()._belong(shared)
+    def _share(self, shared: Any, place: str = "") -> None:
+        self._desk()._share(shared)
 
     def _totals(self) -> Counter[tuple[str, str | None]]:
         total, *others = [desk._totals() for desk in self._desks]
@@ -206,10 +206,10 @@ class FileLimiter(_Desks[Limiter], Limiter):
         """Wait in synchronous code, in any thread; see `Limiter.acquire_blocking`."""
         return self._desk(blocks=True).acquire_blocking(permits, max_wait=max_wait)
 
-    def _enter(self, permits: int = 1, *, blocking: bool = False) -> Coroutine[Any, Any, float]:
-        return self._desk(blocking)._enter(permits, blocking=blocking)
+    def _enter_blocking(self, permits: int) -> float:
+        return self._desk(blocks=True)._enter_blocking(permits)
 
-    def _leave(self, error: BaseException | None = None) -> None:
+    def _leave(self) -> None:
         self._desk(blocks=running_loop() is None)._leave()
 
     def set_rate(self, rate: Rate | str | Number, *, member: int | None = None) -> None:

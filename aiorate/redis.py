@@ -85,8 +85,8 @@ class RedisLimiter(Limiter):
     ) -> None:
         parts = parts_of("RedisLimiter", rate, burst, lease)
         kind = "limiter" if parts[0].calendar is None else "window"
-        outage = on_unavailable, local_share, grace
-        terms = Terms("RedisLimiter", "acquire()", kind, client_or_url, name, scope, horizon, lease, slack, *outage)
+        durations: dict[str, Any] = {"horizon": horizon, "lease": lease, "slack": slack, "grace": grace}
+        terms = Terms("RedisLimiter", kind, client_or_url, name, scope, on_unavailable, local_share, **durations)
         pool = Pool(parts, kind == "limiter", terms.late)
         super().__init__(
             pool,
@@ -153,8 +153,9 @@ class RedisBudget(StoreBudget):
         scope: Literal["loop", "process"] = "loop",
         **dimensions: TokenBucket | Rate | str | Number,
     ) -> None:
-        kind, outage = "budget:" + ",".join(map(quote, dimensions)), (on_unavailable, local_share, grace)
-        terms = Terms("RedisBudget", "reserve()", kind, client_or_url, name, scope, horizon, lease, slack, *outage)
+        kind = "budget:" + ",".join(map(quote, dimensions))
+        durations: dict[str, Any] = {"horizon": horizon, "lease": lease, "slack": slack, "grace": grace}
+        terms = Terms("RedisBudget", kind, client_or_url, name, scope, on_unavailable, local_share, **durations)
         super().__init__(
             terms.late,
             {each: limit_of(f"RedisBudget({each})", limit) for each, limit in dimensions.items()},
