@@ -118,16 +118,6 @@ class FileSession(Talk):
         self._tell()
         self._node.changed()
 
-    def pausing(self, ns: int) -> None:
-        """Raises EngineUnavailable for a file that cannot be used: then there is no pause."""
-        super().pausing(ns)
-        if self._news:
-            try:
-                self._ask(self._node.now(), [])
-            except EngineUnavailable:
-                self._news.clear()
-                raise
-
     # Later.
 
     def _on_timer(self) -> None:
