@@ -13,7 +13,6 @@ the process.
 from __future__ import annotations
 
 import os
-import stat
 import sys
 import time
 from collections.abc import Callable
@@ -189,13 +188,10 @@ class StoreFile:
             first, pages = first + pages, pages * _GROWTH
 
     def _check_head(self) -> None:
-        """Write the head of an empty file. Raises OSError for one that holds something else."""
-        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-            raise OSError(0, "it is not a regular file")
-        head = os.pread(self._descriptor, len(_MAGIC), 0)
-        if not head:
+        """Write the head of an empty file. Raises OSError for one that holds something else, or keeps nothing, as a device."""
+        if not os.pread(self._descriptor, 1, 0):
             os.pwrite(self._descriptor, _MAGIC, 0)
-        elif head != _MAGIC:
+        if os.pread(self._descriptor, len(_MAGIC), 0) != _MAGIC:
             raise OSError(0, "it holds something else, or is of another release of aiorate, and was left as it is")
         self._whole.add(0)
 

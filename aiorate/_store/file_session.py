@@ -32,7 +32,7 @@ _HORIZON_NS = 20 * MS
 class FileSession(Talk):
     """Fills the pool of a node from a record. ``lease`` is in ns."""
 
-    state = "shared"  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
+    state = "shared"  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
     def __init__(self, record: Record, node: Limit, pool: Pool, lease: int) -> None:
         self._record = record  # of all that use it in this process: what one knows restores the others' if the file is lost
@@ -117,16 +117,6 @@ class FileSession(Talk):
     def look(self) -> None:
         self._tell()
         self._node.changed()
-
-    def pausing(self, ns: int) -> None:
-        """Raises EngineUnavailable for a file that cannot be used: then there is no pause."""
-        super().pausing(ns)
-        if self._news:
-            try:
-                self._ask(self._node.now(), [])
-            except EngineUnavailable:
-                self._news.clear()
-                raise
 
     # Later.
 

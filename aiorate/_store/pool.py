@@ -120,9 +120,9 @@ class Pool(Scheduler):
         """
         runs = self.clear()
         if self.unit:
-            return tail.left - tail.by(now) if tail is not None and tail in runs else 0
+            return tail.n - tail.by(now) if tail is not None and tail in runs else 0
         for run in runs:
-            self.correct([-of * (run.left - run.lapsed(now)) for of in run.amounts], run.due)
+            self.correct([-of * (run.n - run.lapsed(now)) for of in run.amounts], run.due)
         return 0
 
     def correct(self, more: Sequence[int], taken: int, at_once: bool = False) -> None:
