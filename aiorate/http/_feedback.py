@@ -160,7 +160,7 @@ def _gather(headers: Headers) -> dict[str, str]:
     fields: dict[str, list[str]] = {}
     items = getattr(headers, "items", None)
     for name, value in cast("Iterable[tuple[object, object]]", headers if items is None else items()):
-        known = _text(name).lower()
+        known = _text(name).lower().replace("rate-limit", "ratelimit")  # as X writes it: https://docs.x.com/x-api/fundamentals/rate-limits
         if known in _ASIDE or _READ.search(known):
             fields.setdefault(known, []).append(_text(value))
     joined = {name: ", ".join(texts) for name, texts in fields.items()}
