@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from aiorate._errors import LimiterError, LineFull, WaitTooLong, kind_of
 from aiorate._limiters.keyed import KeyedLimiter
-from aiorate._limiters.limiter import Limiter
+from aiorate._limiters.limiter import Limiter, leave_place, take_place
 from aiorate._rate import NS_PER_SECOND, ceil_div
 from aiorate._tree.provider import OWN
 
@@ -216,7 +216,7 @@ class RateLimitMiddleware:
         entered = False
         try:
             limiter = self._limiter[key] if isinstance(self._limiter, KeyedLimiter) else self._limiter
-            simple = not limiter._all_places and limiter._node.provider is OWN
+            simple = not limiter._places and limiter._node.provider is OWN
             entered = limiter.try_acquire() if simple else await _enter_at_once(limiter)
         except (WaitTooLong, LineFull):
             pass
@@ -267,10 +267,10 @@ async def _enter_at_once(limiter: Limiter) -> bool:
     ``limiter._leave()`` must follow True.
     """
     with ExitStack() as undo:
-        for places in limiter._all_places:
-            if not places.take_place():
+        for limit, places in limiter._places:
+            if not take_place(limit, places):
                 return limiter._refuse_try()
-            undo.callback(places.leave_place)
+            undo.callback(leave_place, limit, places)
         if limiter._node.provider is not OWN:
             await limiter.acquire(max_wait=0)
         elif not limiter.try_acquire():
