@@ -42,10 +42,9 @@ class Sent:
 
     def __init__(self, limit: Limiter | Budget | None, permits: int, heed: Heed | None) -> None:
         self._limit, self._heed = limit, heed
-        self._at, self._under_way = (0, 0), dict[tuple[int, int], int]()
-        if limit is not None:
-            self._at, self._under_way = (limit._node.read(), id(self)), _under_way.setdefault(limit, self._under_way)
-            self._under_way[self._at] = permits
+        self._at = 0 if limit is None else limit._node.read(), id(self)
+        self._under_way: dict[tuple[int, int], int] = {} if limit is None else _under_way.setdefault(limit, {})
+        self._under_way[self._at] = permits
 
     def hear(self, status: int, headers: Headers) -> None:
         """Have the limiter heed the response. What that says is left is less by all that is under way."""
@@ -54,13 +53,11 @@ class Sent:
             if isinstance(self._limit, Limiter) and (adaptive := adaptive_of(self._limit)) is not None:
                 feedback = teach(adaptive, feedback, status, at)
             if feedback is not None and feedback.quotas:
-                for sent in list(self._under_way):
-                    if sent[0] > at - _ARRIVED:
-                        break
-                    self._under_way.pop(sent, None)
-                # Some others have their permits, and have not run yet.
-                in_flight = sum(list(self._under_way.values()), self._limit._node.resuming) - self._under_way.get(self._at, 0)
-                feedback = replace(feedback, in_flight=in_flight)
+                others = self._under_way.copy()
+                others.pop(self._at, None)
+                # Some have their permits, and have not run yet.
+                under_way = sum([permits for (sent, _), permits in others.items() if sent > at - _ARRIVED], self._limit._node.resuming)
+                feedback = replace(feedback, in_flight=under_way)
             self._heed(feedback)
         self._over()  # last: another thread may hear a response meanwhile
 
