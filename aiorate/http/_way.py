@@ -53,11 +53,13 @@ class Sent:
             if isinstance(self._limit, Limiter) and (adaptive := adaptive_of(self._limit)) is not None:
                 feedback = teach(adaptive, feedback, status, at)
             if feedback is not None and feedback.quotas:
-                others = self._under_way.copy()
-                others.pop(self._at, None)
-                # Some have their permits, and have not run yet.
-                under_way = sum([permits for (sent, _), permits in others.items() if sent > at - _ARRIVED], self._limit._node.resuming)
-                feedback = replace(feedback, in_flight=under_way)
+                for sent in list(self._under_way):
+                    if sent[0] > at - _ARRIVED:
+                        break
+                    self._under_way.pop(sent, None)
+                # Some others have their permits, and have not run yet.
+                in_flight = sum(list(self._under_way.values()), self._limit._node.resuming) - self._under_way.get(self._at, 0)
+                feedback = replace(feedback, in_flight=in_flight)
             self._heed(feedback)
         self._over()  # last: another thread may hear a response meanwhile
 
