@@ -17,8 +17,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from aiorate._errors import check_count
-from aiorate._meter import Meter
-from aiorate._rate import Rate, ceil_div
+from aiorate._meter import NO_LINE, Meter
+from aiorate._rate import EVEN, Rate, ceil_div
 from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_permits, check_window
 
 if TYPE_CHECKING:
@@ -30,6 +30,17 @@ _instant = itemgetter(0)
 # A rate; in units, what follows from it and the parameters; and the numbers of the meter. Shared by all stores with the same parameters.
 # The units: a nanosecond, a permit, the size of the store, and its size while overflow returns; and the ratio at which it returns.
 Plan = tuple[Rate, tuple[int, int, int, int, int, int], tuple[int, int, float, int]]
+
+
+@lru_cache(256)
+def plan_of(rate: Rate | str, permits: int, ns: int = 0, ratio: tuple[int, int] = EVEN) -> Plan:
+    """For a store that holds that many permits, or as much as comes in that many ns if that is more."""
+    rate, (num, den) = Rate.of(rate), ratio
+    unit, cost = rate._ticks[0] * den, rate._ticks[1] * den
+    full = max(permits * cost, ns * unit)
+    # Less than a nanosecond above full lies within the instant, and cutting it off would be drift.
+    numbers = (unit, cost, full - cost + unit - 1, full - cost) if num == den and cost <= full else NO_LINE
+    return rate, (unit, cost, full, full // den * num, num, den), numbers
 
 
 class Stored(Metered):
@@ -52,11 +63,15 @@ class Stored(Metered):
 
     def _setup(self, plan: Plan, initial: int, start: int | None) -> None:
         """Hold that many permits at first."""
-        self._line: Meter = Meter()
+        self.rate, self._plan, numbers = plan
+        self._line: Meter = Meter(numbers)
+        self._initial = initial
+        self._start(start)
+
+    def _start(self, start: int | None) -> None:
         self._peaks = self._last = self._latest = None
-        self.rate, self._plan, self._line.numbers = plan
-        self._over, self._initial = 0, initial
-        self._at_first = self._plan[1] if initial == 1 else initial * self._plan[1]  # the plan's number takes no memory here
+        self._over, cost = 0, self._plan[1]
+        self._at_first = cost if self._initial == 1 else self._initial * cost  # the plan's number takes no memory here
         if start is not None:
             check_ns("start", start)
             self._level(start)
@@ -255,9 +270,7 @@ class Stored(Metered):
     def reset(self, now: int) -> None:
         """Hold as many permits as at first, and no backlog."""
         self._line.cut, self._line.peak = 0, -1
-        self._latest = self._peaks = self._last = None
-        self._over, self._at_first = 0, self._initial * self._plan[1]
-        self._level(now)
+        self._start(now)
 
     def available(self, now: int) -> int:
         """The permits in store."""
@@ -301,7 +314,7 @@ class TokenBucket(Stored):
             if initial > burst:
                 raise ValueError(f"TokenBucket(initial={initial}) must be from 0 to {burst}, the burst.")
         self.max_permits: int = burst  # pyright: ignore[reportIncompatibleVariableOverride]  # a bucket has a largest request
-        self._setup(_plan_of(rate if type(rate) is str else Rate.of(rate), burst), burst if initial is None else initial, start)
+        self._setup(plan_of(rate if type(rate) is str else Rate.of(rate), burst), burst if initial is None else initial, start)
 
     @property
     def burst(self) -> int:
@@ -310,16 +323,7 @@ class TokenBucket(Stored):
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. The bucket keeps its level in permits, and so does a debt."""
-        self._change(_plan_of(Rate.of(rate), self.burst), 1, now)
+        self._change(plan_of(Rate.of(rate), self.burst), 1, now)
 
     def __repr__(self) -> str:
         return f"TokenBucket({str(self.rate)!r}, burst={self.burst})"
-
-
-@lru_cache(256)
-def _plan_of(rate: Rate | str, burst: int) -> Plan:
-    rate = Rate.of(rate)
-    unit, cost = rate._ticks
-    full = burst * cost
-    # Less than a nanosecond above full lies within the instant, and cutting it off would be drift.
-    return rate, (unit, cost, full, full, 1, 1), (unit, cost, full - cost + unit - 1, full - cost)
