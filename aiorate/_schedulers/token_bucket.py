@@ -170,21 +170,12 @@ class Stored(Metered):
         return at if at > last else last
 
     def _filled(self, level: int, over: int, fresh: int) -> tuple[int, int]:
-        """The level and the overflow after ``fresh`` units that come one by one, none of them used."""
+        """The level and the overflow after ``fresh`` units: they fill it, the rest overflows, and then what may return does."""
         unit, _, full, most, num, den = self._plan
-        if over > 0 and level < full and num > den:
-            # 1. Below full with an overflow: fresh and returning units together, until full or no overflow.
-            x = min(fresh, ceil_div((full - level) * den, num), over * den // (num - den))
-            moved = min(x * (num - den) // den, full - level - x)
-            level, over, fresh = level + x + moved, over - moved, fresh - x
-        if level + fresh < full + unit:
-            # 2. Below full without an overflow: fresh units only. Full within the last ns is on time: its rest, cut off, would be drift.
-            return level + fresh, over
-        # 3. Full: fresh units overflow, and return at the pace of the ratio until there is no room for these either.
-        if level < full:
-            level, fresh = full, fresh - (full - level)
-        over += fresh
-        moved = min(most - level, over, fresh * (num - den) // den)
+        # Full within the last ns is on time: its rest, cut off, would be drift.
+        fits = fresh if level + fresh < full + unit else max(full - level, 0)
+        level, over = level + fits, over + fresh - fits
+        moved = max(0, min(most - level, over, fresh * (num - den) // den))
         return level + moved, over - moved
 
     def _fresh_for(self, level: int, over: int, need: int) -> int:
