@@ -114,45 +114,38 @@ class Stored(Metered):
             self._level(now)
         due: int = line.due  # type: ignore[assignment]  # it has begun
         last: int = self._last  # pyright: ignore[reportAssignmentType]  # as above
-        over = self._over
-        level, straight = last * unit - due + cost, most == full  # whether nothing returns
+        level, over, straight = last * unit - due + cost, self._over, most == full  # whether nothing returns
         if since is None or since > now:
             since = now
-        begun, at = due, last
         if since > last:
             # At once: no request was waiting, so what does not fit overflows.
-            fresh, at = (since - last) * unit, since
+            fresh, last = (since - last) * unit, since
             if not straight:
                 level, over = self._filled(level, over, fresh)
-                due = at * unit - level + cost
             elif (level := level + fresh) >= full + unit:  # as _filled() says, in less time
-                level, over, due = full, over + level - full, due + level - full
-        last = at
+                level, over = full, over + level - full
+        at = last
         if level < need:
             # Only as far as the request needs, because a late wake-up must not make it overflow.
             ns = -(-(need - level if straight else self._fresh_for(level, over, need)) // unit)  # rounded up
             at = last = last + ns
             if at > now:
                 return at
-            if straight:
-                level += ns * unit
-            else:
-                level, over = self._filled(level, over, ns * unit)
-                due = at * unit - level + cost
+            level, over = (level + ns * unit, over) if straight else self._filled(level, over, ns * unit)
         elif now < last:
             # The clock went back: the most that can have been earned since then does not count yet.
             at = max(since, last - (level - need) * den // (num * unit))
         if at <= now and not asking:
             latest, peaks = self._latest, self._peaks
             if latest is None or latest[0] != now:
-                self._latest = (now, permits, begun, self._over, self._last)
+                self._latest = (now, permits, due, self._over, self._last)
             else:
                 self._latest = (now, latest[1] + permits, *latest[2:])
             if level >= full:
                 self._peaks = [(now if now > last else last, level)]  # as _note_level() leaves it, in less time
             elif not peaks or peaks[-1][0] != now or peaks[-1][1] < level:
                 self._note_level(now, level)
-            self._last, self._over, line.due = last, over, due + spent
+            self._last, self._over, line.due = last, over, last * unit - level + cost + spent
         return at
 
     _metered_take = take
@@ -172,11 +165,13 @@ class Stored(Metered):
     def _filled(self, level: int, over: int, fresh: int) -> tuple[int, int]:
         """The level and the overflow after ``fresh`` units: they fill it, the rest overflows, and then what may return does."""
         unit, _, full, most, num, den = self._plan
-        # Full within the last ns is on time: its rest, cut off, would be drift.
-        fits = fresh if level + fresh < full + unit else max(full - level, 0)
-        level, over = level + fits, over + fresh - fits
-        moved = max(0, min(most - level, over, fresh * (num - den) // den))
-        return level + moved, over - moved
+        may_return = fresh * (num - den) // den
+        if level + fresh >= full + unit:  # full within the last ns is on time: its rest, cut off, would be drift
+            fits = full - level if level < full else 0
+            over, fresh = over + fresh - fits, fits
+        level += fresh
+        moved = min(may_return, over, most - level)
+        return (level + moved, over - moved) if moved > 0 else (level, over)
 
     def _fresh_for(self, level: int, over: int, need: int) -> int:
         """The fresh units after which it holds ``need``, which is at most full."""
