@@ -197,9 +197,8 @@ class Metered(Scheduler):
         return self._line if self.take == self._metered_take and self._line.numbers != NO_LINE else None
 
     def _heed_grabs(self) -> None:
-        """All takes before the latest grab stand."""
-        if self._line.peak >= 0:
-            self._latest, self._line.peak = None, -1
+        """There were grabs since the last call. All takes before them stand."""
+        self._latest, self._line.peak = None, -1
 
 
 def claim(owner: str, *schedulers: Scheduler) -> None:

@@ -115,7 +115,8 @@ class Pacing(Metered):
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Undo the takes at ``taken``, if they are the latest. An older slot is lost, because it has delayed later requests."""
         check_ask("give_back()", permits, now, taken)
-        self._heed_grabs()
+        if self._line.peak >= 0:
+            self._heed_grabs()
         while permits > 0 and (latest := self._latest) is not None and latest[0] == taken:
             before, permits = latest[2], permits - latest[1]
             due, stored, lost, since, self._latest = before

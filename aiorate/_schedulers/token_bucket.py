@@ -81,7 +81,8 @@ class Stored(Metered):
 
         With ``now``, as they are when it is filled up to that instant too, which may be the one at which the schedule begins.
         """
-        self._heed_grabs()
+        if self._line.peak >= 0:
+            self._heed_grabs()
         last, over, (unit, cost, _, most, *_) = self._last, self._over, self._plan
         if last is None:
             if now is None:
@@ -165,12 +166,12 @@ class Stored(Metered):
     def _filled(self, level: int, over: int, fresh: int) -> tuple[int, int]:
         """The level and the overflow after ``fresh`` units: they fill it, the rest overflows, and then what may return does."""
         unit, _, full, most, num, den = self._plan
-        may_return = fresh * (num - den) // den
+        fits = fresh
         if level + fresh >= full + unit:  # full within the last ns is on time: its rest, cut off, would be drift
             fits = full - level if level < full else 0
-            over, fresh = over + fresh - fits, fits
-        level += fresh
-        moved = min(may_return, over, most - level)
+            over += fresh - fits
+        level += fits
+        moved = min(fresh * (num - den) // den, over, most - level) if over else 0
         return (level + moved, over - moved) if moved > 0 else (level, over)
 
     def _fresh_for(self, level: int, over: int, need: int) -> int:
@@ -222,12 +223,11 @@ class Stored(Metered):
 
     def _heed_grabs(self) -> None:
         line, (unit, cost, *_) = self._line, self._plan
-        if line.peak >= 0:
-            self._note_level(line.last, line.peak + cost)
-            # Callers that wait since a late wake-up take what has come since, and it is filled only as far as they need.
-            self._last = max(self._last, min(line.last, line.since), ceil_div(line.due - cost, unit))  # type: ignore[operator]
-            self._over, line.cut = self._over + line.cut, 0
-            super()._heed_grabs()
+        self._note_level(line.last, line.peak + cost)
+        # Callers that wait since a late wake-up take what has come since, and it is filled only as far as they need.
+        self._last = max(self._last, min(line.last, line.since), ceil_div(line.due - cost, unit))  # type: ignore[operator]
+        self._over, line.cut = self._over + line.cut, 0
+        super()._heed_grabs()
 
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits at once. The level may fall below zero."""
