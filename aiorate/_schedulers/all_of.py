@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from aiorate._errors import kind_of
-from aiorate._schedulers.interface import Scheduler, claim
+from aiorate._schedulers.interface import Scheduler, check_window, claim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -111,6 +111,7 @@ class AllOf(Scheduler):
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """The least `bound` of a member."""
+        check_window(window, largest)
         return self._bound_when_late(window, largest, 0)
 
     def set_rate(self, rate: Rate, now: int) -> NoReturn:

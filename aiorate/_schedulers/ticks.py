@@ -121,7 +121,7 @@ class Pacing(Metered):
             before, permits = latest[2], permits - latest[1]
             due, stored, lost, since, self._latest = before
             if permits < 0:
-                self._latest = taken, -permits, before
+                self._latest = latest[0], -permits, before
                 due, stored, lost = self._after(-permits, due, stored, lost, since)
             self._line.due, self._stored, self._lost = due, stored, lost
 

@@ -23,6 +23,7 @@ from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_pe
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
+    from aiorate._schedulers.interface import Standing
 
 
 _MANY = 64
@@ -306,6 +307,14 @@ class TokenBucket(Stored):
     def burst(self) -> int:
         """Size of the bucket in permits."""
         return self.max_permits
+
+    def _standings(self, now: int) -> list[Standing]:
+        (unit, cost, full, *_), due = self._plan, self._line.due
+        if due is None:
+            return super()._standings(now)
+        level = min(now * unit - due + cost, full)  # with what a meter has taken
+        left = max(level // cost, 0)
+        return [(self.max_permits, self.rate, left, now if left == self.max_permits else now + ceil_div((left + 1) * cost - level, unit))]
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. The bucket keeps its level in permits, and so does a debt."""
