@@ -22,7 +22,6 @@ class _Smooth(Pacing):
     """The store holds permits."""
 
     __slots__ = ()
-    rate: Rate
 
     @property
     def stored(self) -> float:
@@ -50,7 +49,6 @@ class SmoothBursty(_Smooth):
     """
 
     __slots__ = ("_in_permits", "_size")
-    rate: Rate
 
     def __init__(
         self,
@@ -111,7 +109,6 @@ class SmoothWarmingUp(_Smooth):
     """
 
     __slots__ = ("_cold_factor", "_earn", "_warmup")
-    rate: Rate
     _starts_full: bool = True
 
     def __init__(self, rate: Rate | str | Number, warmup: Duration, cold_factor: Number = 3.0, *, start: int | None = None) -> None:

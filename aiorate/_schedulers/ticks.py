@@ -33,7 +33,6 @@ class Pacing(Metered):
     """The next free slot, which is `_line.due`, and a store that fills while that lies in the past."""
 
     __slots__ = ("_cost", "_lost", "_most", "_price", "_stored", "_unit")
-    rate: Rate
     _unit: int  # the ticks of a nanosecond
     _cost: int  # what a permit takes up in the store
     _price: int  # the ticks that a stored permit costs, by the `_priced` here
@@ -196,7 +195,6 @@ class TicksAccumulator(Pacing):
     """
 
     __slots__ = ()
-    rate: Rate
     books_since: bool = False
     _makes_up: bool = True
     _parameter: str = ""
@@ -255,7 +253,6 @@ class BurstCompensation(TicksAccumulator):
     """
 
     __slots__ = ("_strictness",)
-    rate: Rate
     books_since: bool = True
     _parameter: str = "strictness"
 
@@ -293,7 +290,6 @@ class BurstRatio(TicksAccumulator):
     """
 
     __slots__ = ("_ratio",)
-    rate: Rate
     books_since: bool = True
     _parameter: str = "ratio"
 

@@ -292,7 +292,6 @@ class TokenBucket(Stored):
     """
 
     __slots__ = ("max_permits",)
-    rate: Rate
 
     def __init__(self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None) -> None:
         check_permits("TokenBucket(burst)", burst)

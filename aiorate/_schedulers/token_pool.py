@@ -42,7 +42,6 @@ class TokenPool(Stored):
     """
 
     __slots__ = ("_pool",)
-    rate: Rate
     _stored: ClassVar[int] = 2
     """The permits that the active pool holds, unless 1 ms holds more."""
 

@@ -30,7 +30,6 @@ class Window(Scheduler):
     """A number of permits per window. Requests are not paced, so a late one is not booked earlier."""
 
     __slots__ = ("rate",)
-    rate: Rate
     books_since: bool = False
 
     @property
