@@ -38,6 +38,7 @@ class CalendarWindow(Window):
 
     __slots__ = ("_began", "_ends", "_last", "_origin", "_tz", "_used")
     rate: Rate
+    _shown: tuple[str, ...] = ("_tz",)
     # The window of the used permits: its first grant, and its end.
     _began: int
     _ends: int
@@ -142,9 +143,6 @@ class CalendarWindow(Window):
     def _edge_after(self, instant: int, rate: Rate | None = None) -> int:
         """The first edge of a window after the instant."""
         return _edge_after(self._origin + instant, self._tz, rate or self.rate) - self._origin
-
-    def __repr__(self) -> str:
-        return f"CalendarWindow({str(self.rate)!r}, tz={str(self._tz)!r}, used={self._used})"
 
 
 def _zone(name: str) -> tzinfo:

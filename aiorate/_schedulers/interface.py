@@ -64,6 +64,8 @@ class Scheduler(ABC):
     """The schedulers of which this one consists."""
     _owner: str
     """The limiter to which it belongs; see `claim`."""
+    _shown: tuple[str, ...] = ()
+    """The attributes that its ``repr()`` shows besides the rate."""
 
     @property
     def _meter(self) -> Meter | None:
@@ -171,6 +173,10 @@ class Scheduler(ABC):
         By default: whether the largest request would be granted now or, if `max_permits` is None, one of a single permit.
         """
         return self.peek(1 if self.max_permits is None else self.max_permits, now) <= now
+
+    def __repr__(self) -> str:
+        shown = [f"{name.strip('_')}={getattr(self, name)}" for name in self._shown]
+        return f"{type(self).__name__}({', '.join([repr(str(self.rate)), *shown])})"
 
     def _shift(self, ns: int) -> None:
         """Follow a pause of ``ns``. Only strategies that follow the calendar need it."""

@@ -292,6 +292,7 @@ class TokenBucket(Stored):
     """
 
     __slots__ = ("max_permits",)
+    _shown: tuple[str, ...] = ("burst",)
 
     def __init__(self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None) -> None:
         check_permits("TokenBucket(burst)", burst)
@@ -318,6 +319,3 @@ class TokenBucket(Stored):
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. The bucket keeps its level in permits, and so does a debt."""
         self._change(plan_of(Rate.of(rate), self.burst), 1, now)
-
-    def __repr__(self) -> str:
-        return f"TokenBucket({str(self.rate)!r}, burst={self.burst})"

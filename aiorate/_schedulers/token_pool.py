@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate._rate import Rate, as_float, duration_to_ns, ns_to_seconds, ratio_of
+from aiorate._rate import Rate, as_float, duration_to_ns, ratio_of
 from aiorate._schedulers.interface import check_ns
 from aiorate._schedulers.token_bucket import Stored, plan_of
 
@@ -42,6 +42,7 @@ class TokenPool(Stored):
     """
 
     __slots__ = ("_pool",)
+    _shown: tuple[str, ...] = ("burst_ratio",)
     _stored: ClassVar[int] = 2
     """The permits that the active pool holds, unless 1 ms holds more."""
 
@@ -149,11 +150,6 @@ class TokenPool(Stored):
         """The waiting pool, in ns."""
         return self._level(now)[2] // self._plan[0]
 
-    def __repr__(self) -> str:
-        # In permits and seconds, after the latest call.
-        available, lag = as_float(self._level()[1], self._plan[1]), ns_to_seconds(self.waiting)
-        return f"TokenPool({str(self.rate)!r}, burst_ratio={self.burst_ratio:g}, available={available:g}, lag={lag:g})"
-
 
 class PlainPool(TokenPool):
     """The pool of a plain rate, as in ``Limiter("9/s")``. It stores one permit, or 1 ms of them, so that a server that allows 10 a second
@@ -161,3 +157,6 @@ class PlainPool(TokenPool):
 
     __slots__ = ()
     _stored = 1
+
+
+PlainPool.__name__ = "TokenPool"  # as users know it

@@ -172,9 +172,6 @@ class SlidingWindow(Window):
             at = max(at, log[place][0] + rate.period_ns)
         return at + rounds * rate.period_ns if rounds else at
 
-    def __repr__(self) -> str:
-        return f"SlidingWindow({str(self.rate)!r}, used={self._log[-1][1] - self._log[self._first - 1][1]})"
-
 
 def whole_rate(rate: Rate, what: str) -> Rate:
     """The rate, if it was given as whole permits in a period or has a period of 24 h at most. ValueError if not."""
