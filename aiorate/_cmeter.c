@@ -205,11 +205,9 @@ static int clear(Meter *self) {
 static void dealloc(Meter *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    Py_TRASHCAN_BEGIN(self, dealloc)
     clear(self);
     type->tp_free(self);
     Py_DECREF(type);
-    Py_TRASHCAN_END
 }
 #define METHOD(name, function, flags) {name, (PyCFunction)(void (*)(void))function, flags, NULL}
 #define MEMBER(of, name, type) {#name, type, offsetof(of, name), 0, NULL}
