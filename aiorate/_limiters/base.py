@@ -201,9 +201,8 @@ class Base:
         node, counters = self._node, self._node.counters
         kept = counters.past_granted + node.granted - counters.given_back
         waiting = sum([max(len(each.line), 0) for each in self._lines])
-        totals = Counter[tuple[str, str | None]]({("refusals", None): counters.past_refused + counters.refused, ("waiting", None): waiting})
-        totals.update({("permits", dimension): permits for dimension, permits in self._by_dimension(kept).items()})
-        return totals
+        permits = {("permits", dimension): count for dimension, count in self._by_dimension(kept).items()}
+        return Counter({("refusals", None): counters.past_refused + counters.refused, ("waiting", None): waiting, **permits})
 
     def _by_dimension(self, permits: Permits) -> Mapping[str | None, int]:
         return {None: count_of(permits)}

@@ -284,10 +284,7 @@ class Keyed(Generic[K, V]):
                     return
                 key = next(iter(self._kept))
                 node = self._kept[key]._node
-            try:
-                now = node.read() if self._uses < 0 else self._uses
-            except Exception:  # of a clock: a caller of that key sees it, not callers of others
-                now = node.used
+            now = node.read() if self._uses < 0 else self._uses
             if len(self._kept) + room <= self._max_keys and now - node.used <= (self._idle or _UNUSED):
                 return
             if not node.tree.run(self._evict, key, node):  # what it owes, it will owe for a while
@@ -300,7 +297,7 @@ class Keyed(Generic[K, V]):
         try:
             if not node.is_rested():
                 return False
-        except Exception:  # of a strategy or a clock, as above
+        except Exception:  # of a strategy or a clock: a caller of that key sees it, not callers of others
             return False
         with _lock:
             member = self._kept.get(key)

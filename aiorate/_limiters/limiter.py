@@ -269,8 +269,6 @@ class Limiter(Base):
         Raises RuntimeError if processes share the limit, which remember it. Use another name then, or remove the file.
         """
         self._change(self._node.reset)
-        if self._lowest is not self._node:
-            self._change(self._lowest.own_counters().clear)
 
     def apply(self, spec: RateSpec | str) -> None:
         """Apply a `RateSpec`, or its text such as ``"12000,1.1,start"``: a rate, a burst ratio and a verb.
