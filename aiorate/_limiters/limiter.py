@@ -170,10 +170,6 @@ class Limiter(Base):
         """Leave the block, in any thread."""
         self._leave()
 
-    def _enter(self, permits: int) -> Coroutine[Any, Any, float]:
-        """Take the permits, and a place if there is a limit of concurrency; gives the seconds waited for both."""
-        return self._enter_places(permits) if self._places else self.acquire(permits)
-
     def _enter_blocking(self, permits: int) -> float:
         return finish(self._enter_places(permits, blocking=True)) if self._places else self.acquire_blocking(permits)
 
@@ -185,8 +181,8 @@ class Limiter(Base):
             for _, places in self._places:
                 if places.holder is not None and places.holder() is (running_task() or current_thread()):
                     raise RuntimeError(
-                        "with limiter: this is inside already, and max_concurrency is 1, so it would wait for itself. Enter only once; for"
-                        " another permit inside, acquire() it."
+                        "with limiter: this task or thread is already inside, and max_concurrency is 1, so it would wait for itself. Enter"
+                        " only once; for another permit inside, call acquire() or acquire_blocking()."
                     )
         visit = Visit(permits)
         waited, *_ = lowest.wait_blocking(visit) if blocking else await lowest.acquire(visit)
@@ -358,7 +354,8 @@ class Weighted:
         self._permits = permits
 
     def __aenter__(self) -> Coroutine[Any, Any, float]:
-        return self._limiter._enter(self._permits)  # not a coroutine around it
+        enter = self._limiter._enter_places if self._limiter._places else self._limiter.acquire
+        return enter(self._permits)  # not a coroutine around it
 
     async def __aexit__(self, *error: object) -> None:
         self._limiter._leave()
