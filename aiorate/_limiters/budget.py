@@ -20,7 +20,7 @@ from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._tree.node import undo
-from aiorate._tree.supply import make_final, make_returnable
+from aiorate._tree.supply import mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -276,12 +276,12 @@ class Lease:
         self._state, node, ask = "waiting", self._budget._node, (self._amounts, self._most_ns)
         try:
             waited, _, self._taken = node.wait_blocking(*ask) if _blocking else await node.acquire(*ask)
-            node.tree.run(make_returnable, self._taken)  # it is held from now on
+            node.tree.run(mark, self._taken, held=1)
         except BaseException:  # also one of a signal handler: nothing was spent, and it may be tried again
             taken, self._taken, self._state = self._taken, (), "refused"
             self._amounts = Amounts(self._amounts.names, self._amounts.of)  # without what it waited for
             if taken:
-                node.tree.post(partial(undo, taken, False))
+                node.tree.post(partial(undo, taken))
             raise
         self.limited_by = self._amounts.waited_for if waited else None
         self.waited, self._state = ns_to_seconds(waited), "reserved"
@@ -332,7 +332,7 @@ class Lease:
                     more = tuple([used.get(place, amount) - amount for place, amount in zip(reserved.names, reserved.of, strict=False)])
                     _correct(self._budget._node, Amounts(reserved.names, more), taken)
             finally:
-                make_final(taken)
+                mark(taken, held=-1)
 
     def __del__(self) -> None:
         try:  # not suppress(), which may be gone as the interpreter ends

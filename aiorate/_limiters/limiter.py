@@ -101,11 +101,9 @@ class Limiter(Base):
         if tree.threads and permits is _ONE and not starved_here() and self._meter.grab(True):
             return 0.0
         ticket = node.ask(permits, most_ns)
-        if ticket is None:
-            ticket = await node.ask_again(permits, most_ns)
         if isinstance(ticket, tuple):
             return 0.0
-        loop, waker, decided = tree.loop, node.waker, ticket.done()
+        loop, waker, decided = tree.loop, node.waker or tree.loop, ticket.done()
         # As Limit.wait(), without another coroutine.
         try:
             while not ticket.done():

@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from bisect import bisect_left, insort_right
+from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-_SMALL = 64
+_instant = attrgetter("instant")
 
 
 class Alarm:
     """A call at an instant."""
 
-    __slots__ = ("_alarms", "callback")
+    __slots__ = ("_alarms", "callback", "instant")
 
-    def __init__(self, alarms: Alarms, callback: Callable[[], object]) -> None:
+    def __init__(self, alarms: Alarms, instant: int, callback: Callable[[], object]) -> None:
         self._alarms = alarms
-        self.callback: Callable[[], object] | None = callback  # None: it was made, or cancelled
+        self.instant = instant
+        self.callback = callback
 
     def cancel(self) -> None:
-        if self.callback is not None:
-            self.callback = None
-            self._alarms.changed()
+        self._alarms.cancel(self)
 
 
 class Alarms:
     """Those of one timer. Calls at the same instant keep the order in which they were added."""
 
-    __slots__ = ("__weakref__", "_heap", "_most", "_number")
+    __slots__ = ("_sorted",)
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Alarm]] = []
-        self._number = 0
-        self._most = _SMALL  # alarms before the cancelled ones are removed, which would pile up behind the first
+        self._sorted: list[Alarm] = []
 
     def changed(self) -> None:
         """The first may be another one."""
@@ -43,25 +42,19 @@ class Alarms:
     @property
     def first(self) -> int | None:
         """The instant of the first; None: there is none."""
-        heap = self._heap
-        while heap and heap[0][2].callback is None:
-            heappop(heap)
-        return heap[0][0] if heap else None
+        return self._sorted[0].instant if self._sorted else None
 
     def add(self, instant: int, callback: Callable[[], object]) -> Alarm:
-        heap, alarm = self._heap, Alarm(self, callback)
-        if len(heap) >= self._most:
-            heap[:] = [entry for entry in heap if entry[2].callback is not None]
-            heapify(heap)
-            self._most = 2 * len(heap) + _SMALL
-        self._number += 1
-        heappush(heap, (instant, self._number, alarm))
+        alarm = Alarm(self, instant, callback)
+        insort_right(self._sorted, alarm, key=_instant)
         self.changed()
         return alarm
 
+    def cancel(self, alarm: Alarm) -> None:
+        with suppress(ValueError):  # it was called, or cancelled
+            del self._sorted[self._sorted.index(alarm, bisect_left(self._sorted, alarm.instant, key=_instant))]
+            self.changed()
+
     def pop(self) -> Callable[[], object]:
         """Take the call of the first."""
-        alarm = heappop(self._heap)[2]
-        callback, alarm.callback = alarm.callback, None
-        assert callback is not None  # since it is the first
-        return callback
+        return self._sorted.pop(0).callback

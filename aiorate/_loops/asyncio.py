@@ -45,10 +45,10 @@ class AsyncioLoop(OneLoop):
         self._rounds_up = _is_uvloop(native)
         self.steady = self.monotonic
         self._kernel: KernelTimers | None = None
-        if precise and self.monotonic:
+        if precise and self.monotonic and isinstance(plain, AsyncioLoop):
             from aiorate._loops.kernel_timer import KernelTimers
 
-            self._kernel = KernelTimers.of(native)
+            self._kernel = plain._kernel = plain._kernel or KernelTimers(native)
             self.grain = 0
 
     @property

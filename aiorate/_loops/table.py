@@ -47,7 +47,7 @@ def running_loop() -> object | None:
 def running_task() -> object | None:
     """The task that runs in this thread; None: none does."""
     native = running_loop()
-    return None if native is None else _family_of(native).task()
+    return None if native is None else loop_of(native, None, precise=False).task()
 
 
 def loop_of(native: object, clock: Clock | None, precise: bool) -> OneLoop:
@@ -55,29 +55,14 @@ def loop_of(native: object, clock: Clock | None, precise: bool) -> OneLoop:
 
     Raises RuntimeError for a loop of a family that is not in the table.
     """
-    shared = clock is None and not precise
-    if shared:
-        loop = _loops.get(id(native))
-        if loop is not None and not loop.forked:
-            return loop
-    loop = _family_of(native)(native, clock, precise, None if shared else loop_of(native, None, precise=False))
-    if shared:
-        _loops[id(native)] = loop
-    return loop
+    plain = _loops.get(id(native))
+    if plain is None or plain.forked:
+        plain = _loops[id(native)] = _family_of(native)(native, None, False, None)
+    return plain if clock is None and not precise else type(plain)(native, clock, precise, plain)
 
 
 # By the id of the native loop, which each holds, so no other has that id meanwhile. It goes with the last limiter that uses it.
 _loops: WeakValueDictionary[int, OneLoop] = WeakValueDictionary()
-
-
-def _family_of(native: object) -> type[OneLoop]:
-    if isinstance(native, AsyncioLoop.natives):
-        return AsyncioLoop
-    for library, load in _OTHERS.items():
-        if library in modules and isinstance(native, load().natives):
-            return load()
-    kind = f"{type(native).__module__}.{type(native).__qualname__}"
-    raise RuntimeError(f"a limiter cannot wait in an event loop of the class {kind}. Use a loop of asyncio (or uvloop) or trio.")
 
 
 class _Here(threading.local):
@@ -102,3 +87,12 @@ def starved_here() -> bool:
         return False
     loop = loop_here()
     return loop is not None and loop.starved()
+
+
+def _family_of(native: object) -> type[OneLoop]:
+    families: list[type[OneLoop]] = [AsyncioLoop, *[load() for library, load in _OTHERS.items() if library in modules]]
+    for family in families:
+        if isinstance(native, family.natives):
+            return family
+    kind = f"{type(native).__module__}.{type(native).__qualname__}"
+    raise RuntimeError(f"a limiter cannot wait in an event loop of the class {kind}. Use a loop of asyncio (or uvloop) or trio.")

@@ -1,9 +1,9 @@
 """Decisions of a whole process, one at a time: the lock, and the thread ``aiorate``, which decides for the main one and keeps the time.
 
-Python runs signal handlers in the main thread, between any two steps. So any thread decides under one lock, but the main one: it hands
-its request to the thread that has the timers, a daemon named ``aiorate``, and waits some 50 us for the answer. Nothing can interrupt a
-decision then, and its code is that of one loop. A finalizer may run in the middle of a decision of its own thread, so what it does is
-handed over too. The lock is never held across a wait. Knows nothing of what is decided.
+Python runs signal handlers in the main thread, between any two steps. So any thread decides under one lock, but the main one: it hands its
+request to the thread that has the timers, a daemon named ``aiorate``. A coroutine is told by its loop, and a plain call waits some 50 us
+for the answer. Nothing can interrupt a decision then, and its code is that of one loop. A finalizer may run in the middle of a decision of
+its own thread, so what it does is handed over too. The lock is never held across a wait. Knows nothing of what is decided.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
 from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING
@@ -41,7 +42,7 @@ class Decisions:
     During one all meters are shut: a grab takes no lock, and would be lost.
     """
 
-    __slots__ = ("_alarms", "_bell", "_starting", "_thread", "after", "check", "lock", "main", "soon", "tidy", "waiting")
+    __slots__ = ("_alarms", "_bell", "_thread", "after", "check", "lock", "main", "soon", "tidy", "waiting")
 
     def __init__(self) -> None:
         self.tidy: Callable[[], object] = int
@@ -64,30 +65,51 @@ class Decisions:
         self._alarms = Alarms()
         self._bell = threading.Lock()  # released, it wakes the thread; unlike a condition's, that may interrupt itself
         self._thread: threading.Thread | None = None
-        self._starting = 0  # the thread that starts it
 
     # For callers.
 
     def run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Call a function that decides, and return its result."""
-        if get_ident() == self.main and not sys.is_finalizing():
-            return self._hand_over(partial(call, *args, **options))
-        if self.deciding:
-            raise RuntimeError("called from a finalizer or a strategy in the middle of a decision. Call it from ordinary code.")
-        self.lock.acquire()
-        return self._decide(partial(call, *args, **options))
+        decision = partial(call, *args, **options)
+        if get_ident() != self.main or sys.is_finalizing():
+            return self._decide(decision)
+        answer: SimpleQueue[Any] = SimpleQueue()
+
+        def decide() -> None:
+            try:
+                answer.put((decision(),))
+            except BaseException as error:
+                answer.put((None, error))
+
+        self.post(decide)
+        result, *errors = answer.get()
+        if errors:
+            raise errors.pop()  # not kept: it would hold its own traceback
+        return result  # type: ignore[no-any-return]
 
     def post(self, call: Callable[[], object]) -> None:
-        """Have a function called that decides, and never wait: finalizers may use it. All calls keep their order."""
-        if get_ident() == self.main or self.deciding or not self.lock.acquire(blocking=False):
-            self.hand(call)
-        else:
-            self._decide(partial(call_back, call, "in a decision"))
+        """Have the next decision begin with a call, and the thread make one if nobody else does.
 
-    def settle(self) -> None:
-        """Return once the thread, if there is one, has done what was handed to it. For tests."""
-        if self._thread is not None:
-            self._hand_over(int)
+        Never waits: finalizers and signal handlers may use it. All calls keep their order.
+        """
+        self.attend()
+        self.soon.append(call)
+        self._ring()
+
+    def attend(self) -> None:
+        """Have the thread run, which looks around each second at least."""
+        # Asked again while it is being started, as by a signal handler, another one takes its place. No thread runs as the process ends.
+        if (self._thread is None or self._thread.ident is None) and not sys.is_finalizing():
+            thread = self._thread = threading.Thread(target=self._keep, name="aiorate", daemon=True)
+            thread.start()
+
+    def call_at(self, reading: int, callback: Callable[[], object]) -> Alarm:
+        """Call back, in a decision, when the monotonic clock reads that. Called in a decision."""
+        self.attend()
+        first, alarm = self._alarms.first, self._alarms.add(reading, callback)
+        if not self.in_thread and (first is None or reading < first):
+            self._ring()
+        return alarm
 
     @property
     def deciding(self) -> bool:
@@ -100,7 +122,9 @@ class Decisions:
         return self._thread is threading.current_thread()
 
     def _decide(self, call: Callable[[], T]) -> T:
-        """Make a decision under the lock, which is held by now."""
+        if self.deciding:
+            raise RuntimeError("called from a finalizer or a strategy in the middle of a decision. Call it from ordinary code.")
+        self.lock.acquire()
         self.check.try_until = 0
         try:
             while self.soon:
@@ -114,18 +138,7 @@ class Decisions:
                 with suppress(IndexError):  # another thread took it
                     call_back(self.after.popleft(), "after a decision")
 
-    # By the thread.
-
-    def hand(self, call: Callable[[], object]) -> None:
-        """Have the next decision begin with a call, and the thread make one if nobody else does. Never waits."""
-        self.attend()
-        self.soon.append(call)
-        self._ring()
-
-    def attend(self) -> None:
-        """Have the thread run, which looks around each second at least."""
-        if self._thread is None:
-            self._start()
+    # The thread.
 
     def _ring(self) -> None:
         try:  # noqa: SIM105  # suppress() would cost a twentieth of a decision
@@ -134,58 +147,16 @@ class Decisions:
             pass
         self.attend()  # it may have ended meanwhile
 
-    def _hand_over(self, call: Callable[[], T]) -> T:
-        """Have another thread decide, and wait for that."""
-        if self._starting == get_ident():
-            raise RuntimeError("called from a finalizer or a signal handler while a thread is being started. Call it from ordinary code.")
-        answer: list[Any] = []
-        done = threading.Lock()
-        done.acquire()
-
-        def decide() -> None:
-            try:
-                answer.append(call())
-            except BaseException as error:
-                answer.extend((None, error))
-            done.release()
-
-        self.hand(decide)
-        done.acquire()
-        if len(answer) == 1:
-            return answer[0]  # type: ignore[no-any-return]
-        raise answer.pop()  # not kept: it would hold its own traceback
-
-    def call_at(self, reading: int, callback: Callable[[], object]) -> Alarm:
-        """Call back, in a decision, when the monotonic clock reads that. Called in a decision."""
-        self.attend()
-        first, alarm = self._alarms.first, self._alarms.add(reading, callback)
-        if not self.in_thread and (first is None or reading < first):
-            self._ring()
-        return alarm
-
-    def _start(self) -> None:
-        if not self._starting and not sys.is_finalizing():  # when a new thread would never run, and nobody waits any more
-            self._starting = get_ident()
-            try:
-                thread = self._thread = threading.Thread(target=self._keep, name="aiorate", daemon=True)
-                thread.start()
-            except BaseException:
-                self._thread = None
-                raise
-            finally:
-                self._starting = 0
-
     def _keep(self) -> None:
         me, wait = threading.current_thread(), 0.0
         while self._thread is me:
             rung = self._bell.acquire(timeout=wait)
-            self.lock.acquire()
             with suppress(SystemExit):  # of a callback: without this thread, all others would wait for ever
                 self._decide(self._call_due)
             with self.lock:  # what followed the decision may have set an alarm
                 first = self._alarms.first
                 if first is None and not (rung or self.waiting or wait < LINGER_NS / NS_PER_SECOND):
-                    self._thread = None  # first: whoever hands something over now starts another thread
+                    self._thread = None  # first: whoever posts something now starts another thread
                     if not self.soon:
                         return
                     self._thread = me

@@ -9,7 +9,7 @@ from functools import partial
 from math import ulp
 from typing import TYPE_CHECKING, Any
 
-from aiorate._loops.table import loop_of, running_loop
+from aiorate._loops.table import loop_here
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
 from aiorate._schedulers.interface import check_ns
 
@@ -132,13 +132,12 @@ class _Timer:
 
 
 async def _settle() -> None:
-    native = running_loop()
-    assert native is not None  # or nobody could await this
-    loop = loop_of(native, None, precise=False)
-    threads = sys.modules.get("aiorate._tree.deciding")
+    loop = loop_here()
+    assert loop is not None  # or nobody could await this
+    threads = sys.modules.get("aiorate._tree.threads")
     for _ in range(12):  # a few turns from a timer to the last task that it wakes: filler, notice, waiter, and the waiter's owner
         if threads is not None:
-            threads.decisions.settle()
+            threads.decisions.run(int)
         signal = loop.signal()
         loop.post(partial(loop.wake, signal))
         await loop.wait(signal)

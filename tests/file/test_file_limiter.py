@@ -224,7 +224,7 @@ def test_nothing_is_left_of_it(path: Path) -> None:
         await asyncio.sleep(0.2)
         return len(asyncio.all_tasks()) + len(asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]
 
-    decisions.settle()  # a limiter whose thread went on is kept until the next decision, for a second at most
+    decisions.run(int)  # a limiter whose thread went on is kept until the next decision, for a second at most
     gc.collect()
     before = descriptors()
     assert asyncio.run(main()) == 1

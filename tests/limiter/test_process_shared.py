@@ -296,6 +296,7 @@ def test_nobody_takes_a_permit_past_a_decision() -> None:
     assert had() is opens
     found += [tree.run(grab), call_in_thread(lambda: tree.run(grab))]
     call_in_thread(lambda: tree.post(lambda: found.append(grab())))
+    decisions.run(int)
 
     assert [False] * 3 == found
     assert had() is opens
@@ -327,5 +328,5 @@ def test_a_caller_that_is_interrupted_after_the_decision_has_spent_nothing(monke
             patched.setattr(type(decisions), "run", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 call(2)
-        decisions.settle()
+        decisions.run(int)
         assert (4, 0) == (limiter.statistics().available, limiter.statistics().granted), call

@@ -27,7 +27,7 @@ from aiorate.http import read_feedback
 from aiorate.testing import VirtualLoop
 
 
-@pytest.mark.parametrize("place", [Limit.go_on, Decisions.hand])
+@pytest.mark.parametrize("place", [Limit.go_on, Decisions.post])
 def test_ctrl_c_spends_nothing_wherever_it_comes(place: Any, capfd: pytest.CaptureFixture[str]) -> None:
     """The permit and the place come back, also when the thread goes on already, or has not handed its request over yet."""
     limiter = Limiter(TokenBucket("100/s", burst=1), scope="process", max_concurrency=1)

@@ -16,6 +16,7 @@ from helpers.platforms import needs_kernel_timers
 import aiorate
 from aiorate._loops import kernel_timer
 from aiorate._loops.kernel_timer import KernelTimers
+from aiorate._loops.table import loop_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -27,9 +28,9 @@ def paced(rate: str = "200/s", **options: Any) -> aiorate.Limiter:
 
 def timers() -> KernelTimers:
     """The timers of the running loop."""
-    found = KernelTimers.of(asyncio.get_running_loop())
-    assert found is not None
-    return found
+    found: Any = loop_of(asyncio.get_running_loop(), None, precise=True)
+    assert isinstance(found._kernel, KernelTimers)
+    return found._kernel
 
 
 STRATEGIES: list[Callable[[], Any]] = [lambda: "7/s", lambda: aiorate.TokenBucket("7/s", burst=2)]
