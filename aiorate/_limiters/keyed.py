@@ -143,9 +143,8 @@ class Keyed(Generic[K, V]):
 
     def _move(self, key: K) -> None:
         """It is the last to go."""
-        with _lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
+        with _lock, suppress(KeyError):  # another thread may have dropped it
+            self._kept.move_to_end(key)
 
     def __len__(self) -> int:
         """How many keys are kept."""

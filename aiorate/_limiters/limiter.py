@@ -319,9 +319,11 @@ class Limiter(Base):
     def _share(self, shared: Limiter | None) -> None:
         node = self._node
         node.belong(None if shared is None else shared._lowest)
+        if shared is None:
+            return
         node.keeps = shared
         self._lowest.tree = node.tree
-        if shared is not None and shared._places:
+        if shared._places:
             self._places += shared._places
             self._lowest.permits_above = node.permits_above = lambda permits: permits  # a visit stays one
 
