@@ -250,11 +250,11 @@ class Keyed(Generic[K, V]):
         made = self._factory(key)
         try:
             member = self._member(key, made, shared)
-            if self._uses < 0 or len(self._kept) >= self._max_keys:  # uses may be rare
-                self._drop_oldest(_MORE, room=1)
             member = member._node.tree.run(self._keep, key, member, shared, flow)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{type(self).__name__}: the factory returned {shown(made)} for {key!r}: {error}") from error
+        if self._uses < 0 or len(self._kept) > self._max_keys:  # uses may be rare
+            self._drop_oldest(_MORE)
         if self._closed:
             member._close()
         return member
@@ -275,8 +275,8 @@ class Keyed(Generic[K, V]):
 
     # Evicting.
 
-    def _drop_oldest(self, most: int, room: int = 0) -> None:
-        """Drop the keys that were unused for longest: at most so many, and up to the first that stays. Make ``room`` for more."""
+    def _drop_oldest(self, most: int) -> None:
+        """Drop the keys that were unused for longest: at most so many, and up to the first that stays."""
         for _ in range(most):
             with _lock:
                 if not self._kept:
@@ -284,7 +284,7 @@ class Keyed(Generic[K, V]):
                 key = next(iter(self._kept))
                 node = self._kept[key]._node
             now = node.read() if self._uses < 0 else self._uses
-            if len(self._kept) + room <= self._max_keys and now - node.used <= (self._idle or _UNUSED):
+            if len(self._kept) <= self._max_keys and now - node.used <= (self._idle or _UNUSED):
                 return
             if not node.tree.run(self._evict, key, node):  # what it owes, it will owe for a while
                 self._move(key)

@@ -178,10 +178,7 @@ class Limiter(Base):
         if lowest.max_waiting is None or lowest.max_waiting[0]:  # else nobody waits
             for _, places in self._places:
                 if places.holder is not None and places.holder() is (running_task() or current_thread()):
-                    raise RuntimeError(
-                        "with limiter: this task or thread is already inside, and max_concurrency is 1, so it would wait for itself. Enter"
-                        " only once; for another permit inside, call acquire() or acquire_blocking()."
-                    )
+                    raise RuntimeError("with limiter: max_concurrency is 1, and this task or thread is inside already. Enter only once.")
         visit = Visit(permits)
         waited, *_ = lowest.wait_blocking(visit) if blocking else await lowest.acquire(visit)
         self._hold()
@@ -406,10 +403,7 @@ def limited(block: Limiter | Weighted, function: F, may_block: bool) -> F:
     if not callable(function) or isinstance(function, (type, staticmethod)):
         raise TypeError(f"@limiter decorates functions, not {function!r:.80}: put it right above `async def` or `def`.")
     if not may_block:
-        raise RuntimeError(
-            f"@limiter: {function!r:.80} is a plain function, which would block its thread, and this limiter is for one event loop. Write"
-            " `async def`, or create the limiter with scope='process'."
-        )
+        raise RuntimeError(f"@limiter: {function!r:.80} would block. Write `async def`, or create the limiter with scope='process'.")
     if inspect.isgeneratorfunction(function):
 
         def call(*args: Any, **kwargs: Any) -> Any:
