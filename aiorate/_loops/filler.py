@@ -115,7 +115,7 @@ class Filler(Waker):
         self._look = self._fail = lambda *_: None  # if the loop goes on, the task only waits until those that failed are gone
 
     async def aclose(self) -> None:
-        if self._task is not None and self._task is not asyncio.current_task():
+        if self._task is not None:
             await asyncio.wait([self._task])
 
     def _wake_task(self) -> None:
@@ -137,10 +137,10 @@ class Filler(Waker):
                 return
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._task = None
         if task.cancelled():  # as asyncio.run() cancels all tasks when it ends. It may have been about to look
             self._look()
         elif (error := task.exception()) is not None:
             self._fail(error)
-        if self._waiters.waiting and self._task is None and not self._loop.closed:  # another task goes on
+        self._task = None
+        if self._waiters.waiting and not self._loop.closed:  # another task goes on
             self._start()

@@ -64,15 +64,12 @@ class KernelTimers(Alarms):
     def _on_ready(self) -> None:
         with suppress(BlockingIOError):  # set again since it became readable
             os.read(self._fd, 8)
-        now, first = monotonic_ns(), self.first
-        if first is None:
+        if self.first is None:
             self._loop.remove_reader(self._fd)
             self.__del__()
             return
         try:
-            while first is not None and first <= now:
-                self.pop()()
-                first = self.first
+            self.call_due()
         finally:
             self.changed()
 

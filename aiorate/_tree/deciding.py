@@ -152,7 +152,7 @@ class Decisions:
         while self._thread is me:
             rung = self._bell.acquire(timeout=wait)
             with suppress(SystemExit):  # of a callback: without this thread, all others would wait for ever
-                self._decide(self._call_due)
+                self._decide(partial(call_back, self._alarms.call_due, "in the thread that keeps the time"))
             with self.lock:  # what followed the decision may have set an alarm
                 first = self._alarms.first
                 if first is None and not (rung or self.waiting or wait < LINGER_NS / NS_PER_SECOND):
@@ -162,12 +162,6 @@ class Decisions:
                     self._thread = me
             wait = LINGER_NS if first is None else min(max(first - monotonic_ns(), 0), LINGER_NS)
             wait /= NS_PER_SECOND
-
-    def _call_due(self) -> None:
-        """Call back once, if that is due: other threads come in between."""
-        first = self._alarms.first
-        if first is not None and first <= monotonic_ns():
-            call_back(self._alarms.pop(), "in the thread that keeps the time")
 
 
 decisions = Decisions()
