@@ -22,12 +22,10 @@ typedef _PyTime_t PyTime_t;
 #define LOCKED(meter, ...) Py_BEGIN_CRITICAL_SECTION(meter); __VA_ARGS__; Py_END_CRITICAL_SECTION()
 
 /* No sum overflows: an instant has 64 bits and `unit` is below 2^62, so their product is at most 2^125. `cost`, `kept` and `due` are
-   below that, so `idle` is below 2^126 and no sum in take_one() reaches 2^127. `cut` alone grows from one permit to the next, and is
-   checked. Aligned as a pointer is, because not all allocators promise 16 bytes. */
+   below that, so `idle` is below 2^126 and no sum in take_one() reaches 2^127. Aligned as a pointer is, because not all allocators
+   promise 16 bytes. */
 __extension__ typedef __int128 wide __attribute__((aligned(8)));
 #define WITHIN(bits, number) (-((wide)1 << (bits)) < (number) && (number) < ((wide)1 << (bits)))
-#define LEAST (-((wide)1 << 126)) /* less than any idle time */
-#define NONE LLONG_MIN /* in place of the instant of the last grab */
 
 typedef struct {
     PyObject_HEAD
@@ -50,13 +48,13 @@ typedef struct {
 } Meter;
 static PyModuleDef definition;
 
-/* Whether the object is an int that fits. If so, `number` becomes its value. */
-static bool to_wide(PyObject *object, wide *number) {
+/* Whether the object is an int of that many bits at most. If so, `number` becomes its value. */
+static bool to_wide(PyObject *object, wide *number, int bits) {
     int large;
     if (!PyLong_Check(object)) return false;
     *number = PyLong_AsLongLongAndOverflow(object, &large);
-    if (!large) return true;
-    bool fits = PyLong_AsNativeBytes(object, number, 16, SIGNED) <= 16 && WITHIN(125, *number);
+    if (!large) return WITHIN(bits, *number);
+    bool fits = PyLong_AsNativeBytes(object, number, 16, SIGNED) <= 16 && WITHIN(bits, *number);
     PyErr_Clear();
     return fits;
 }
@@ -64,7 +62,6 @@ static bool to_wide(PyObject *object, wide *number) {
 static PyObject *from_wide(wide number) {
     return number == (long long)number ? PyLong_FromLongLong((long long)number) : PyLong_FromNativeBytes(&number, 16, SIGNED);
 }
-static PyObject *from_last(long long last) { return last == NONE ? Py_NewRef(Py_None) : PyLong_FromLongLong(last); }
 
 /* `looking`: only say whether there is one. */
 static bool take_one(Meter *self, wide now, long long until, bool looking) {
@@ -73,14 +70,14 @@ static bool take_one(Meter *self, wide now, long long until, bool looking) {
     wide ticks = now * line->unit, due = self->due, cut = self->cut;
     if (due > ticks) return false;
     bool late = now > self->since;
-    wide idle = (late ? self->since * line->unit : ticks) - due;
+    wide idle = late && self->since * line->unit < due ? 0 : (late ? self->since * line->unit : ticks) - due;
     if (idle > line->slack) {
-        if (late || line->kept < 0 || __builtin_add_overflow(cut, idle - line->kept, &cut)) return false;
-        due += idle - line->kept;
+        if (late || line->kept < 0) return false;
+        cut += idle - line->kept; due += idle - line->kept;
         idle = line->kept;
     }
     due += line->cost;
-    if (!WITHIN(125, due) || self->grabs == LLONG_MAX) return false;
+    if (!WITHIN(125, due) || !WITHIN(126, cut) || self->grabs == LLONG_MAX) return false;
     if (looking) return true;
     self->due = due; self->cut = cut;
     self->peak = idle > self->peak ? idle : self->peak;
@@ -103,7 +100,7 @@ static int grab_from(Meter *self, bool trying) {
         instant = answer ? PyNumber_Index(answer) : NULL;
         Py_XDECREF(read); Py_XDECREF(answer);
         if (!instant) return -1;
-        taken = to_wide(instant, &now);
+        taken = to_wide(instant, &now, 125);
         Py_DECREF(instant);
         if (!taken) return 0;
     }
@@ -122,13 +119,17 @@ static PyObject *grab(Meter *self, PyObject *const *args, Py_ssize_t count) {
     return taken < 0 ? NULL : PyBool_FromLong(taken);
 }
 
-static PyObject *collect(Meter *self, PyObject *Py_UNUSED(none)) {
-    long long last;
-    wide cut, peak; /* read and reset before any object is made, because making one may run other code */
-    LOCKED(self, last = self->last; cut = self->cut; peak = self->peak; self->last = NONE; self->cut = 0; self->peak = LEAST);
-    return Py_BuildValue("NNN", from_last(last), from_wide(cut), from_wide(peak));
+static PyObject *get_wide(Meter *self, void *offset) {
+    wide number;
+    LOCKED(self, number = *(wide *)((char *)self + (size_t)offset));
+    return from_wide(number);
 }
-static PyObject *get_last(Meter *self, void *Py_UNUSED(closure)) { return from_last(self->last); }
+static int set_wide(Meter *self, PyObject *object, void *offset) {
+    wide number = 0;
+    if (!object || !to_wide(object, &number, 126)) return PyErr_SetString(PyExc_OverflowError, "more than 126 bits."), -1;
+    LOCKED(self, *(wide *)((char *)self + (size_t)offset) = number);
+    return 0;
+}
 
 static PyObject *get_due(Meter *self, void *Py_UNUSED(closure)) {
     wide due; PyObject *odd;
@@ -137,7 +138,7 @@ static PyObject *get_due(Meter *self, void *Py_UNUSED(closure)) {
 }
 static int set_due(Meter *self, PyObject *object, void *Py_UNUSED(closure)) {
     wide due = 0;
-    PyObject *odd = object && to_wide(object, &due) ? NULL : Py_NewRef(object ? object : Py_None);
+    PyObject *odd = object && to_wide(object, &due, 125) ? NULL : Py_NewRef(object ? object : Py_None);
     LOCKED(self, self->due = due; Py_XSETREF(self->odd_due, odd));
     return 0;
 }
@@ -152,8 +153,8 @@ static int set_numbers(Meter *self, PyObject *numbers, void *Py_UNUSED(closure))
     struct line line = {.slack = (wide)1 << 126}; /* more than any idle time: ENDLESS */
     if (!numbers || !PyTuple_CheckExact(numbers)) return PyErr_SetString(PyExc_TypeError, "numbers must be a tuple of four."), -1;
     if (!PyArg_ParseTuple(numbers, "OOOO:numbers", &unit, &cost, &slack, &kept)) return -1;
-    line.straight = to_wide(unit, &line.unit) && WITHIN(62, line.unit) && to_wide(cost, &line.cost) && to_wide(kept, &line.kept) &&
-                    ((PyFloat_Check(slack) && PyFloat_AS_DOUBLE(slack) == Py_HUGE_VAL) || to_wide(slack, &line.slack));
+    line.straight = to_wide(unit, &line.unit, 62) && to_wide(cost, &line.cost, 125) && to_wide(kept, &line.kept, 125) &&
+                    ((PyFloat_Check(slack) && PyFloat_AS_DOUBLE(slack) == Py_HUGE_VAL) || to_wide(slack, &line.slack, 125));
     LOCKED(self, self->line = line; Py_XSETREF(self->numbers, Py_NewRef(numbers)));
     return 0;
 }
@@ -185,12 +186,14 @@ static int init(Meter *self, PyObject *args, PyObject *kwargs) {
     if ((numbers && set_numbers(self, numbers, NULL) < 0) || set_due(self, due, NULL) < 0) return -1;
     if (!(clock = PyObject_GetAttrString(module, "monotonic_ns"))) return -1;
     bool real = PyCFunction_Check(clock); /* else a test has put its own in place */
-    self->since = 1LL << 62 /* FAR */; self->last = NONE; self->cut = 0; self->peak = LEAST;
+    self->since = 1LL << 62 /* FAR */; self->peak = -1;
     LOCKED(self, Py_XSETREF(self->monotonic_ns, real ? Py_NewRef(clock) : NULL); Py_XSETREF(self->read, clock));
     return 0;
 }
 static PyObject *reduce(Meter *self, PyObject *Py_UNUSED(none)) {
-    return Py_BuildValue("O(NN)", Py_TYPE(self), get_numbers(self, NULL), get_due(self, NULL));
+    PyObject *cut = from_wide(self->cut), *peak = from_wide(self->peak);
+    return Py_BuildValue("O(NN)(O{sLsLsNsN})", Py_TYPE(self), get_numbers(self, NULL), get_due(self, NULL), Py_None,
+                         "since", self->since, "last", self->last, "cut", cut, "peak", peak);
 }
 static int traverse(Meter *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self)); Py_VISIT(self->read); Py_VISIT(self->monotonic_ns); Py_VISIT(self->numbers); Py_VISIT(self->odd_due);
@@ -213,15 +216,16 @@ static void dealloc(Meter *self) {
 }
 #define METHOD(name, function, flags) {name, (PyCFunction)(void (*)(void))function, flags, NULL}
 #define MEMBER(of, name, type) {#name, type, offsetof(of, name), 0, NULL}
+#define WIDE(name) {#name, (getter)get_wide, (setter)set_wide, NULL, __extension__(void *)offsetof(Meter, name)}
 #define PROPERTY(name) {#name, (getter)get_##name, (setter)set_##name, NULL, NULL}
 #define SLOT(id, value) {id, __extension__(void *)(value)}
 static PyMethodDef methods[] = {
-    METHOD("grab", grab, METH_FASTCALL), METHOD("collect", collect, METH_NOARGS), METHOD("__reduce__", reduce, METH_NOARGS), {0}};
+    METHOD("grab", grab, METH_FASTCALL), METHOD("__reduce__", reduce, METH_NOARGS), {0}};
 static PyGetSetDef properties[] = {
-    PROPERTY(due), PROPERTY(numbers), PROPERTY(above), PROPERTY(check), {"last", (getter)get_last, NULL, NULL, NULL}, {0}};
+    PROPERTY(due), PROPERTY(numbers), PROPERTY(above), PROPERTY(check), WIDE(cut), WIDE(peak), {0}};
 static PyMemberDef members[] = {
     MEMBER(Meter, read, T_OBJECT_EX), MEMBER(Meter, until, T_LONGLONG), MEMBER(Meter, offset, T_LONGLONG),
-    MEMBER(Meter, since, T_LONGLONG), MEMBER(Meter, grabs, T_LONGLONG), {0}};
+    MEMBER(Meter, since, T_LONGLONG), MEMBER(Meter, grabs, T_LONGLONG), MEMBER(Meter, last, T_LONGLONG), {0}};
 static PyType_Slot type_slots[] = {
     SLOT(Py_tp_init, init), SLOT(Py_tp_dealloc, dealloc), SLOT(Py_tp_traverse, traverse), SLOT(Py_tp_clear, clear),
     SLOT(Py_tp_methods, methods), SLOT(Py_tp_getset, properties), SLOT(Py_tp_members, members), {0, NULL}};

@@ -2,7 +2,7 @@
 
 While only single permits are asked for, four strategies are a straight line: a bucket, a pool with burst ratio 1, the ticks accumulator,
 and burst compensation with a strictness of 0 or 1. A permit is due at an instant, the next one some ticks later, and what lies idle for
-longer than the slack is cut off. The scheduler keeps that instant in its meter and nowhere else; what else it notes of grabs, it collects.
+longer than the slack is cut off. The scheduler keeps that instant in its meter and nowhere else, and what was cut off is counted there.
 
 Time is counted in ticks, as everywhere in the schedulers (`Rate._ticks`). The meter that is compiled from ``_cmeter.c`` does the same,
 several times faster. It is optional, and the environment variable ``AIORATE_PURE=1`` leaves it out. Knows nothing of who waits, or of
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 FAR = 1 << 62
 """An instant that no clock reaches, and a length of time in ns that none measures."""
-_LEAST = -(1 << 126)  # less than any time that a permit lies idle
 ENDLESS = inf
 """The slack of a line from which nothing is cut off."""
 NO_LINE = (1, 1, -inf, -1)
@@ -55,8 +54,7 @@ class PureMeter:
     def __init__(self, numbers: tuple[int, int, float, int] = NO_LINE, due: int | None = None, *, ask: Take | None = None) -> None:
         self.numbers: tuple[int, int, float, int] = numbers
         """`unit`, `cost`, `slack` and `kept`: ticks of a nanosecond, ticks from one permit to the next, the most ticks for which a permit
-        lies idle, and how many count where it lay idle for longer. Whole numbers; the slack may be `ENDLESS`. The scheduler must call
-        `collect` before it changes them."""
+        lies idle, and how many count where it lay idle for longer. Whole numbers; the slack may be `ENDLESS`."""
         self.due: int | None = due
         """The tick at which the next permit is due; None: the schedule has not begun, and no grab succeeds."""
         self.ask: Take | None = ask
@@ -75,12 +73,12 @@ class PureMeter:
         """The clock."""
         self.grabs: int = 0
         """The number of permits taken by `grab`."""
-        self.last: int | None = None
-        """The instant of the last grab since `collect`; None: there was none."""
+        self.last: int = 0
+        """The instant of the last grab."""
         self.cut: int = 0
-        """The ticks cut off by grabs since `collect`."""
-        self.peak: int = _LEAST
-        """The most ticks that such a grab found idle."""
+        """The ticks that were cut off by grabs."""
+        self.peak: int = -1
+        """The most ticks that a grab found idle since the scheduler has looked; -1: there was none."""
 
     def grab(self, trying: bool = False, /) -> bool:
         """Take one permit if it is due and the meter is open. Does what the scheduler's ``take(1, now, since)`` does.
@@ -108,7 +106,7 @@ class PureMeter:
         if idle < 0:
             return False
         if now > self.since:
-            idle = self.since * unit - due
+            idle = max(self.since * unit - due, 0)
             if idle > slack:
                 return False
         elif idle > slack:
@@ -117,24 +115,16 @@ class PureMeter:
             idle, lost = kept, idle - kept
         if self.above is not None and not self.above.grab(trying):
             return False
-        self.due = due + lost + cost
-        if lost:
-            self.cut += lost
+        self.due, self.cut = due + lost + cost, self.cut + lost
         if idle > self.peak:
             self.peak = idle
         self.last = now
         self.grabs += 1
         return True
 
-    def collect(self) -> tuple[int | None, int, int]:
-        """What the grabs since the last call came to: the instant of the last, the ticks cut off, and the most that one found idle."""
-        found = self.last, self.cut, self.peak
-        self.last, self.cut, self.peak = None, 0, _LEAST
-        return found
-
     def __reduce__(self) -> tuple[object, ...]:
         """For copies of a scheduler: the line alone, shut."""
-        return type(self), (self.numbers, self.due)
+        return type(self), (self.numbers, self.due), (None, {name: getattr(self, name) for name in ("since", "last", "cut", "peak")})
 
 
 COMPILED: bool = False

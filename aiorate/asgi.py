@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from aiorate._errors import LimiterError, LineFull, WaitTooLong, kind_of
 from aiorate._limiters.keyed import KeyedLimiter
-from aiorate._limiters.limiter import Limiter
+from aiorate._limiters.limiter import Limiter, leave_place, take_place
 from aiorate._rate import NS_PER_SECOND, ceil_div
 from aiorate._tree.provider import OWN
 
@@ -77,7 +77,7 @@ def _network(host: str) -> str:
 
 _MOST = 999_999_999_999_999  # the largest integer of a structured field: RFC 9651, section 3.3.1
 _LONGEST_NAME = 64  # characters: aiorate reads fields of up to 1024
-_PRINTABLE = bytes(range(0x20, 0x7F)).decode()
+_PLAIN = bytes({*range(0x20, 0x7F)} - {*b'"\\'}).decode()  # characters that a string of a structured field may hold as they are
 _UNKNOWN = _MOST * NS_PER_SECOND  # a longer wait, in ns, cannot be written
 
 
@@ -102,17 +102,18 @@ class _Policy(NamedTuple):
 
     title: str
     policy: str
-    left: str
-    """How RateLimit begins."""
     window: int
-    """In seconds; 0: there is none."""
+    """In seconds."""
 
 
-def _standing(limiter: Limiter, name: str) -> list[tuple[_Policy, int, int]]:
-    """The policies of a limiter: its own, those of limits that it shares, and its places. With each, what is left, and the seconds until
-    there is more; 0 if that is unknown."""
-    told = []
-    names = []
+_Told = tuple[_Policy, int, int]
+"""A policy, what is left of it, and the seconds until there is more; 0 if that is unknown."""
+
+
+def _standing(limiter: Limiter, name: str) -> list[_Told]:
+    """The policies of a limiter: its own, and those of limits that it shares. Places are no quota, and clients are not told of them."""
+    told: list[_Told] = []
+    names: list[str] = []
     level = limiter._node
     while True:
         now = level.now()  # which ends a pause that is over
@@ -120,22 +121,14 @@ def _standing(limiter: Limiter, name: str) -> list[tuple[_Policy, int, int]]:
         for most, rate, left, at in level.permitted._standings(now):
             names.append(name)
             policy = _policy(name, names.count(name), most, rate.permits, rate.period_ns)
-            wait = at - now
             if held is not None:
-                left, wait = 0, held
-            seconds = policy.window if wait <= 0 else -(-wait // NS_PER_SECOND) if wait < _UNKNOWN else 0
+                left, at = 0, now + held
+            seconds = policy.window if at <= now else -((now - at) // NS_PER_SECOND) if at - now < _UNKNOWN else 0
             told.append((policy, left if left < _MOST else _MOST, seconds))
         if level.above is None:
-            break
+            return told
         level = level.above
         name = level.name or "shared"
-    for inside in limiter._all_places:
-        node, places = inside.node, inside.places
-        name = f"{names[0] if node is limiter._lowest else (node.above and node.above.name) or 'shared'}-concurrent"
-        names.append(name)
-        left = 0 if node.line.is_waited_in else places.available(0)
-        told.append((_policy(name, names.count(name), places.size, 0, 0), left, 0))
-    return told
 
 
 def _held_for(limiter: Limiter) -> int:
@@ -147,23 +140,21 @@ def _held_for(limiter: Limiter) -> int:
 @lru_cache(256)  # limits: those of all keys are mostly the same
 def _policy(name: str, number: int, most: int, permits: int, period_ns: int) -> _Policy:
     """The policy of that name, and ``number`` tells it from others of that name, in characters that a structured field may hold."""
-    plain = quote(name, safe=_PRINTABLE, errors="surrogatepass")[:_LONGEST_NAME] or "default"
+    plain = quote(name, safe=_PLAIN, errors="surrogatepass")[:_LONGEST_NAME] or "default"
     title = f"{plain}-{number}" if number > 1 else plain
-    window = min(max(ceil_div(most * period_ns, permits * NS_PER_SECOND), 1), _MOST) if permits else 0
-    policy = f"{json.dumps(title)};q={min(most, _MOST)};" + (f"w={window}" if window else 'qu="concurrent-requests"')
-    return _Policy(title, policy, f"{json.dumps(title)};r=", window)
+    window = min(max(ceil_div(most * period_ns, permits * NS_PER_SECOND), 1), _MOST)
+    return _Policy(title, f'"{title}";q={min(most, _MOST)};w={window}', window)
 
 
-def _fields(told: list[tuple[_Policy, int, int]]) -> list[tuple[bytes, bytes]]:
-    left = ", ".join([f"{policy.left}{left};t={seconds}" if seconds else f"{policy.left}{left}" for policy, left, seconds in told])
+def _fields(told: list[_Told]) -> list[tuple[bytes, bytes]]:
+    left = ", ".join([f'"{policy.title}";r={left}' + (f";t={seconds}" if seconds else "") for policy, left, seconds in told])
     return [(b"ratelimit-policy", ", ".join([policy.policy for policy, _, _ in told]).encode()), (b"ratelimit", left.encode())]
 
 
-def _violated(told: list[tuple[_Policy, int, int]]) -> tuple[tuple[str, ...], int]:
-    """The names of the policies with nothing left, or of all if each has something now; and the seconds until these have something, or 1
-    if that is unknown."""
+def _violated(told: list[_Told]) -> tuple[tuple[str, ...], int]:
+    """The names of the policies with nothing left; and the seconds until all of them have something, or 1 if that is unknown."""
     empty = [(policy.title, seconds) for policy, left, seconds in told if not left]
-    return tuple(title for title, _ in empty) or tuple(policy.title for policy, _, _ in told), max([1, *(seconds for _, seconds in empty)])
+    return tuple(title for title, _ in empty), max([1, *(seconds for _, seconds in empty)])
 
 
 @lru_cache(256)
@@ -225,13 +216,12 @@ class RateLimitMiddleware:
         if not isinstance(key, str) and isawaitable(key):
             key = await key
         if key is None:
-            await self.app(scope, receive, send)
-            return
+            return await self.app(scope, receive, send)
         limiter: Any = None
         entered = False
         try:
             limiter = self._limiter[key] if isinstance(self._limiter, KeyedLimiter) else self._limiter
-            simple = not limiter._all_places and limiter._node.provider is OWN
+            simple = not limiter._places and limiter._node.provider is OWN
             entered = limiter.try_acquire() if simple else await _enter_at_once(limiter)
         except (WaitTooLong, LineFull):
             pass
@@ -244,15 +234,14 @@ class RateLimitMiddleware:
         elif entered:
             send = _telling(send, limiter, self._name_of(limiter, key))
         else:
-            await self._refuse(scope, send, limiter._node.tree.run(_standing, limiter, self._name_of(limiter, key)))
-            return
+            return await self._refuse(scope, send, limiter._node.tree.run(_standing, limiter, self._name_of(limiter, key)))
         try:
             await self.app(scope, receive, send)
         finally:
             if entered:
                 limiter._leave()
 
-    async def _refuse(self, scope: Scope, send: Send, told: list[tuple[_Policy, int, int]]) -> None:
+    async def _refuse(self, scope: Scope, send: Send, told: list[_Told]) -> None:
         violated, seconds = _violated(told)
         body = _problem(violated, seconds)
         headers = [
@@ -284,10 +273,10 @@ async def _enter_at_once(limiter: Limiter) -> bool:
     ``limiter._leave()`` must follow True.
     """
     with ExitStack() as undo:
-        for places in limiter._all_places:
-            if not places.take_place():
+        for limit, places in limiter._places:
+            if not take_place(limit, places):
                 return limiter._refuse_try()
-            undo.callback(places.leave_place)
+            undo.callback(leave_place, limit, places)
         if limiter._node.provider is not OWN:
             await limiter.acquire(max_wait=0)
         elif not limiter.try_acquire():
@@ -299,16 +288,13 @@ async def _enter_at_once(limiter: Limiter) -> bool:
 
 def _telling(send: Send, limiter: Limiter, name: str) -> Send:
     """Send the headers with the answer."""
-    started = False
 
     def send_with_headers(message: Message) -> Awaitable[None]:
         # A plain function, so that each chunk of a stream goes straight to the server.
-        nonlocal started
-        if not started and message["type"] == "http.response.start":
-            started = True
+        if message["type"] == "http.response.start":
             headers: Iterable[tuple[bytes, bytes]] = message.get("headers") or ()
-            # With a copy, because the application may use its own again.
-            message = dict(message, headers=[*headers, *_fields(limiter._node.tree.run(_standing, limiter, name))])
+            # In a copy, because the application may use its own again.
+            message = {**message, "headers": [*headers, *_fields(limiter._node.tree.run(_standing, limiter, name))]}
         return send(message)
 
     return send_with_headers

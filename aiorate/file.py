@@ -6,18 +6,20 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import aiorate._tree.threads  # noqa: F401  # now: a fork while another thread imports it would leave the child waiting for that
+from aiorate._limiters.base import Base
 from aiorate._limiters.budget import Budget
 from aiorate._limiters.limiter import Limiter
 from aiorate._loops.table import running_loop
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
-from aiorate._store.budget import Booked
+from aiorate._store.budget import StoreBudget
 from aiorate._store.file import Record
 from aiorate._store.file_session import SLACK_NS, FileSession
 from aiorate._store.options import check_name, limit_of, parts_of
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from aiorate._limiters.statistics import Statistics
     from aiorate._loops.loop import Clock
     from aiorate._rate import Duration, Number, Rate
-    from aiorate._schedulers.dimensions import Dimensions
     from aiorate._schedulers.token_bucket import TokenBucket
     from aiorate._spec import RateSpec
     from aiorate._store.options import OneLimit
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FileBudget", "FileLimiter"]
 
-D = TypeVar("D", Limiter, Budget)
+D = TypeVar("D", bound=Base)
 
 
 class _Desks(Generic[D]):
@@ -62,29 +63,27 @@ class _Desks(Generic[D]):
 
     def _desk(self, blocks: bool = False) -> D:
         """That of this thread, or of callers that block."""
-        me, first, second = get_ident(), self._first, self._second.get(None)
-        if not blocks and self._thread.setdefault(None, me) == me:
+        me, first = get_ident(), self._first
+        if first._node.tree.threads or (not blocks and self._thread.setdefault(None, me) == me):
             return first
-        if second is not None or first._node.tree.threads:
-            return second or first
         if first._node.above is not None:
             raise RuntimeError("with a shared limit it is for one event loop. For threads, create all of them with scope='process'.")
-        return self._second.setdefault(None, self._make("process"))
+        return self._second.get(None) or self._second.setdefault(None, self._make("process"))
 
-    def _all(self, here: D | None = None) -> list[D]:
-        """Both desks, or the only one. The one that is given comes first."""
-        return list(dict.fromkeys([here or self._first, self._first, self._second.get(None) or self._first]))
+    @property
+    def _desks(self) -> list[D]:
+        return [self._first, *self._second.values()]
 
     def _each(self, call: Callable[[D], object]) -> None:
         """Call it with the desk of this thread, and with the other one: in its event loop, if that runs in another thread."""
         here = self._desk()
         call(here)
-        for desk in self._all(here)[1:]:
+        for desk in [each for each in self._desks if each is not here]:
             loop = desk._node.tree.loop
-            if loop is not None and loop.running and not desk._node.tree.threads:
-                loop.post(partial(call, desk))
-            else:
+            if loop is None or desk._node.tree.threads or not loop.running:
                 call(desk)
+            else:
+                loop.post(partial(call, desk))
 
     if not TYPE_CHECKING:
 
@@ -93,11 +92,11 @@ class _Desks(Generic[D]):
                 raise AttributeError(name)
             return getattr(self._desk(), name)
 
-    def _belong(self, shared: Any) -> None:
-        self._desk()._belong(shared)
+    def _share(self, shared: Any, place: str = "") -> None:
+        self._desk()._share(shared)
 
     def _totals(self) -> Counter[tuple[str, str | None]]:
-        total, *others = [desk._totals() for desk in self._all()]
+        total, *others = [desk._totals() for desk in self._desks]
         for other in others:
             total.update(other)
         return total
@@ -106,20 +105,17 @@ class _Desks(Generic[D]):
         """Return a snapshot of the counters, those of this process. The lengths of waits are those of the event loop that calls or,
         elsewhere, of all other threads; ``available`` is what all processes have."""
         found, total = self._desk().statistics(), self._totals()
-        granted = sum([count_of(desk._node.granted - desk._node.counters.given_back) for desk in self._all()])
+        granted = sum([count_of(desk._node.granted - desk._node.counters.given_back) for desk in self._desks])
         return replace(found, granted=granted, refused=total["refusals", None], waiting=total["waiting", None])
 
     def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
         """Call a function after each wait, with a `Waited`; see `Limiter.watch`. Returns a function that ends the calls."""
         if self._first._node.above is None:
             self._desk(blocks=True)
-        ends = [desk.watch(on_wait) for desk in self._all()]
-
-        def end() -> None:
-            for each in ends:
-                each()
-
-        return end
+        ends = ExitStack()
+        for desk in self._desks:
+            ends.callback(desk.watch(on_wait))
+        return ends.close
 
     async def aclose(self) -> None:
         """Close it, and give back what was booked ahead. Callers in the queue get `LimiterClosed`."""
@@ -210,10 +206,10 @@ class FileLimiter(_Desks[Limiter], Limiter):
         """Wait in synchronous code, in any thread; see `Limiter.acquire_blocking`."""
         return self._desk(blocks=True).acquire_blocking(permits, max_wait=max_wait)
 
-    def _enter(self, permits: int = 1, *, blocking: bool = False) -> Coroutine[Any, Any, float]:
-        return self._desk(blocking)._enter(permits, blocking=blocking)
+    def _enter_blocking(self, permits: int) -> float:
+        return self._desk(blocks=True)._enter_blocking(permits)
 
-    def _leave(self, error: BaseException | None = None) -> None:
+    def _leave(self) -> None:
         self._desk(blocks=running_loop() is None)._leave()
 
     def set_rate(self, rate: Rate | str | Number, *, member: int | None = None) -> None:
@@ -266,22 +262,19 @@ class FileBudget(_Desks[Budget], Budget):
         record = Record(path, name, "budget:" + ",".join(limits), len(limits))
 
         def desk(scope: Scope) -> Budget:
-            budget = _BudgetDesk(
+            budget = StoreBudget(
                 late,
+                limits,
                 shared=shared._desk(scope == "process") if isinstance(shared, FileBudget) else shared,
                 on_error=on_error,
                 max_waiting=max_waiting,
-                catch_up=ns_to_seconds(late),
                 clock=clock,
                 name=name or None,
                 on_event=on_event,
                 on_wait=on_wait,
                 scope=scope,
-                **limits,  # as _scheduler() has them
             )
-            booked = budget._node.scheduler
-            assert isinstance(booked, Booked)
-            FileSession(record, budget._node, booked.pool, 0)
+            FileSession(record, budget._node, budget._pool, 0)
             return budget
 
         self._open(desk, scope)
@@ -292,17 +285,3 @@ class FileBudget(_Desks[Budget], Budget):
         Entering it raises EngineUnavailable if the file cannot be used.
         """
         return self._desk(blocks=running_loop() is None).reserve(max_wait=max_wait, on_error=on_error, **amounts)
-
-
-class _BudgetDesk(Budget):
-    __slots__ = ("_late",)
-
-    def __init__(self, late: int, **options: Any) -> None:
-        self._late = late
-        super().__init__(**options)
-
-    def _scheduler(self, limits: dict[str, Any]) -> Dimensions:
-        return Booked(limits, self._late)
-
-
-_BudgetDesk.__name__ = "FileBudget"  # as errors name it

@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from aiorate._limiters.budget import Budget
 from aiorate._limiters.limiter import Limiter
 from aiorate._rate import ns_to_seconds
-from aiorate._store.budget import Booked
+from aiorate._store.budget import StoreBudget
 from aiorate._store.options import Terms, limit_of, parts_of
 from aiorate._store.pool import Pool
 from aiorate._store.session import KEY, StoreSession
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from aiorate._events import Event, Waited
+    from aiorate._limiters.budget import Budget
     from aiorate._loops.loop import Clock
     from aiorate._rate import Duration, Number, Rate
-    from aiorate._schedulers.dimensions import Dimensions
     from aiorate._schedulers.token_bucket import TokenBucket
     from aiorate._store.options import OneLimit
 
@@ -86,8 +85,8 @@ class RedisLimiter(Limiter):
     ) -> None:
         parts = parts_of("RedisLimiter", rate, burst, lease)
         kind = "limiter" if parts[0].calendar is None else "window"
-        outage = on_unavailable, local_share, grace
-        terms = Terms("RedisLimiter", "acquire()", kind, client_or_url, name, scope, horizon, lease, slack, *outage)
+        durations: dict[str, Any] = {"horizon": horizon, "lease": lease, "slack": slack, "grace": grace}
+        terms = Terms("RedisLimiter", kind, client_or_url, name, scope, on_unavailable, local_share, **durations)
         pool = Pool(parts, kind == "limiter", terms.late)
         super().__init__(
             pool,
@@ -109,7 +108,7 @@ class RedisLimiter(Limiter):
         return f"{KEY}{self._node.name}"
 
 
-class RedisBudget(Budget):
+class RedisBudget(StoreBudget):
     """One budget for all processes that use the same name, through Redis or Valkey.
 
     It has all the calls of a `Budget`. A dimension is a rate or a `TokenBucket`. Of a rate nothing is saved up: an amount of any size is
@@ -132,7 +131,7 @@ class RedisBudget(Budget):
     The other arguments are those of `Budget`. Durations may be timedeltas.
     """
 
-    __slots__ = ("_late",)
+    __slots__ = ()
 
     def __init__(
         self,
@@ -154,27 +153,22 @@ class RedisBudget(Budget):
         scope: Literal["loop", "process"] = "loop",
         **dimensions: TokenBucket | Rate | str | Number,
     ) -> None:
-        kind, outage = "budget:" + ",".join(map(quote, dimensions)), (on_unavailable, local_share, grace)
-        terms = Terms("RedisBudget", "reserve()", kind, client_or_url, name, scope, horizon, lease, slack, *outage)
-        self._late = terms.late
+        kind = "budget:" + ",".join(map(quote, dimensions))
+        durations: dict[str, Any] = {"horizon": horizon, "lease": lease, "slack": slack, "grace": grace}
+        terms = Terms("RedisBudget", kind, client_or_url, name, scope, on_unavailable, local_share, **durations)
         super().__init__(
+            terms.late,
+            {each: limit_of(f"RedisBudget({each})", limit) for each, limit in dimensions.items()},
             shared=shared,
             on_error=on_error,
             max_waiting=max_waiting,
-            catch_up=ns_to_seconds(terms.late),
             clock=clock,
             name=name,
             on_event=on_event,
             on_wait=on_wait,
             scope=scope,
-            **{each: limit_of(f"RedisBudget({each})", limit) for each, limit in dimensions.items()},  # type: ignore[arg-type]  # as _scheduler() has them
         )
-        booked = self._node.scheduler
-        assert isinstance(booked, Booked)
-        StoreSession(self._node, booked.pool, terms)
-
-    def _scheduler(self, limits: dict[str, Any]) -> Dimensions:
-        return Booked(limits, self._late)
+        StoreSession(self._node, self._pool, terms)
 
     @property
     def key(self) -> str:

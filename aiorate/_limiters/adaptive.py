@@ -6,9 +6,8 @@ Checks what it is told, and sets the limiter's rate. Which rate is next, `aiorat
 from __future__ import annotations
 
 from functools import partial
-from math import gcd
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 from aiorate._errors import kind_of
 from aiorate._events import Event
@@ -49,7 +48,7 @@ class AdaptiveRate:
     A limiter has one AdaptiveRate at most. Several rates, and a rate that processes share, cannot be moved.
     """
 
-    __slots__ = ("__weakref__", "_limiter", "_search")
+    __slots__ = ("_limiter", "_search")
 
     def __init__(self, limiter: Limiter, lowest: Rate | str | Number, highest: Rate | str | Number, *, refused: Number = 0.02) -> None:
         _check_limiter(limiter)
@@ -70,7 +69,6 @@ class AdaptiveRate:
         rate = least if limiter.rate._slower_than(least) else most if most._slower_than(limiter.rate) else limiter.rate
         self._limiter = limiter
         self._search = _SEARCHES[limiter] = _Search(limiter._node, rate, least, most, max(num / den, _LEAST_REFUSED), period)
-        self._search.told_by = ref(self)
 
     @property
     def limiter(self) -> Limiter:
@@ -98,19 +96,13 @@ class AdaptiveRate:
             retry_after: How long the server asked you to stay away, in seconds or as a timedelta. The limiter is paused for so long.
             took: See `succeeded`.
         """
-        if isinstance(retry_after, str):
-            raise TypeError(
-                f"throttled() takes seconds or a timedelta, not the text {retry_after[:40]!r}. Read a response with"
-                " aiorate.http.read_feedback(status, headers), and pass its pause."
-            )
         pause = 0 if retry_after is None else duration_to_ns(retry_after, "throttled(retry_after)")
         waited = 0 if took is None else duration_to_ns(took, "throttled(took)")
         self._search.hear(waited, pause, Feedback(429, ns_to_seconds(pause), source="Retry-After") if pause else None)
 
-    def _heed(self, throttled: bool, feedback: Feedback | None, granted: int) -> None:
-        """What an adapter heard, which observes it too: whether the server throttled, what else it said, and the reading at the grant."""
-        named = feedback.pause if feedback is not None and feedback.pause is not None else 0
-        self._search.hear(self._limiter._node.read() - granted, duration_to_ns(named, "observe(pause)") if throttled else None)
+    def _heed(self, pause: float | None, granted: int) -> None:
+        """What an adapter heard, which observes it too: the pause if the server throttled, or None, and the reading at the grant."""
+        self._search.hear(self._limiter._node.read() - granted, None if pause is None else duration_to_ns(pause, "observe(pause)"))
 
     def __repr__(self) -> str:
         search = self._search
@@ -127,18 +119,15 @@ def adaptive_of(limiter: Limiter) -> AdaptiveRate | None:
     search = _SEARCHES.get(limiter) if _SEARCHES else None
     if search is None:
         return None
-    adaptive = search.told_by()
-    if adaptive is None:  # a KeyedLimiter keeps the limiter only
-        adaptive = object.__new__(AdaptiveRate)
-        adaptive._limiter, adaptive._search, search.told_by = limiter, search, ref(adaptive)
+    adaptive = object.__new__(AdaptiveRate)  # a KeyedLimiter keeps the limiter only
+    adaptive._limiter, adaptive._search = limiter, search
     return adaptive
 
 
 class _Search:
     """What is known of one limiter's rate. Holds no limiter, which would never be freed then, nor evicted as a key's."""
 
-    __slots__ = ("_begun", "_finder", "_period", "_told", "highest", "lowest", "node", "told_by")
-    told_by: ref[AdaptiveRate]
+    __slots__ = ("_begun", "_finder", "_period", "_told", "highest", "lowest", "node")
 
     def __init__(self, node: Limit, rate: Rate, lowest: Rate, highest: Rate, refused: float, period: int) -> None:
         self.node, self.lowest, self.highest, self._period, self._told = node, lowest, highest, period, rate.per_second
@@ -178,9 +167,7 @@ class _Search:
         seconds = 1
         while per_second * seconds < _DIGITS and seconds < _MOST_SECONDS:
             seconds *= 10
-        permits = max(1, int(per_second * seconds + 1e-9))
-        common = gcd(permits, seconds)
-        return Rate._exactly(permits // common, seconds // common * NS_PER_SECOND)
+        return Rate._exactly(max(1, int(per_second * seconds + 1e-9)), NS_PER_SECOND, seconds)
 
 
 _SEARCHES: WeakKeyDictionary[Limiter, _Search] = WeakKeyDictionary()

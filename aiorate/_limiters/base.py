@@ -1,39 +1,34 @@
-"""What a `Limiter` and a `Budget` have in common: their options, and the calls that are the same for both.
-
-A `Block` is what is entered and left, by ``async with``, ``with``, or a call of a decorated function.
-"""
+"""What a `Limiter` and a `Budget` have in common: their options, and the calls that are the same for both."""
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
-from contextlib import aclosing
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from aiorate._errors import LimiterClosed, check_count, no_copy
-from aiorate._limiters.options import check_callback, check_options, kinds_of
+from aiorate._errors import LimiterClosed, called, check_count, kind_of, no_copy
+from aiorate._loops.loop import Clock
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
+from aiorate._schedulers.interface import Scheduler
+from aiorate._schedulers.places import Places
+from aiorate._schedulers.token_pool import PlainPool
 from aiorate._tree.limit import Limit
 from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
-    from types import TracebackType
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
     from typing import Literal, NoReturn
 
     from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback, Quota
-    from aiorate._limiters.inside import Inside
     from aiorate._limiters.statistics import Statistics
-    from aiorate._loops.loop import Clock
-    from aiorate._rate import Duration
+    from aiorate._rate import Duration, Number, Rate
     from aiorate._schedulers.amounts import Permits
-    from aiorate._schedulers.interface import Scheduler
     from aiorate._tree.watch import Watch
 
-    F = TypeVar("F", bound=Callable[..., Any])
+    _One = Scheduler | Rate | str | Number
+    Limits = _One | Sequence[_One]  # a list or a tuple
 
 
 P = ParamSpec("P")
@@ -43,38 +38,41 @@ T = TypeVar("T")
 class Base:
     """One node of a tree, and the places below it if there is a ``max_concurrency``."""
 
-    __slots__ = ("__weakref__", "_all_places", "_lowest", "_meter", "_node")
-    _all_places: tuple[Inside, ...]
-    """Those of what it shares, too."""
+    __slots__ = ("__weakref__", "_lowest", "_meter", "_node", "_places")
+    _places: tuple[tuple[Limit, Places], ...]
+    """The places that a block takes, each with its limit: its own, and those of what it shares."""
     _lowest: Limit
     """The limit that is asked on entering, and by those who share it: that of its places, if it has any."""
 
     def __init__(
         self,
-        scheduler: Scheduler,
-        catch_up: Duration,
-        max_waiting: int | None,
-        max_concurrency: int | None,
-        precise: bool,
-        scope: Literal["loop", "process"],
-        clock: Clock | None,
-        name: str | None,
-        on_event: Callable[[Event], object] | None,
-        on_wait: Callable[[Waited], object] | None,
+        rate: Limits,
+        *,
+        catch_up: Duration = 0.02,
+        max_waiting: int | None = None,
+        max_concurrency: int | None = None,
+        precise: bool = False,
+        scope: Literal["loop", "process"] = "loop",
+        clock: Clock | None = None,
+        name: str | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        on_wait: Callable[[Waited], object] | None = None,
     ) -> None:
         if max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None:
             check_options(type(self).__name__, max_waiting, clock, name, on_event, on_wait)
+        if not isinstance(precise, bool):
+            raise TypeError(f"Limiter(precise) must be True or False, not {type(precise).__name__}.")
         # The defaults by hand: a twelfth of the time that a limiter takes.
         late = 20_000_000 if catch_up == 0.02 else duration_to_ns(catch_up, f"{type(self).__name__}(catch_up)")
         kind, tree = (Limit, Tree) if scope == "loop" else kinds_of(type(self).__name__, scope)
-        self._begin(kind(scheduler, late, tree(clock, precise), name), on_event)
-        node = self._node
+        self._begin(kind(strategy_of("Limiter()", rate), late, tree(clock, precise), name), on_event)
         if max_concurrency is not None:
-            from aiorate._limiters.inside import Inside
-
             check_count(f"{type(self).__name__}(max_concurrency)", max_concurrency, ", or None (no bound)", least=1)
-            self._all_places = (Inside(max_concurrency, node),)
-            self._lowest = self._all_places[0].node
+            places = Places(max_concurrency)
+            below = self._lowest = kind(places, 0, self._node.tree)
+            below.share(self._node)
+            below.is_places = True
+            self._places = ((below, places),)
         if max_waiting is not None:
             for limit in self._lines:
                 limit.max_waiting = max_waiting, [other for other in self._lines if other is not limit]
@@ -84,7 +82,7 @@ class Base:
     def _begin(self, node: Limit, on_event: Callable[[Event], object] | None) -> None:
         self._node = self._lowest = node
         self._meter = node.meter
-        self._all_places = ()
+        self._places = ()
         node.on_event = on_event
 
     # Asking.
@@ -221,62 +219,30 @@ class Base:
 
     def _shown(self) -> str:
         """The limits."""
-        raise NotImplementedError
+        return ", ".join([repr(each.scheduler) for each in self._lines])
 
     def __reduce__(self) -> NoReturn:
         no_copy(self)
 
     # Sharing.
 
-    def _check_as_shared(self, what: str, process: bool) -> None:
-        """Raise ValueError, which names it ``what``, if it has options that do not hold for permits taken through others."""
-        if (most := self._node.max_waiting) is not None:
+    def _check_part(self, what: str, process: bool, shared: bool = False) -> None:
+        """Raise ValueError, which names it ``what``, unless it can be a part of something for a ``process``, or for one event loop.
+
+        ``shared``: permits are taken from it through others.
+        """
+        if shared and (most := self._node.max_waiting) is not None:
             raise ValueError(
                 f"{what}: what is shared cannot have max_waiting={most[0]}; at most one request of each line waits in it."
                 " Give max_waiting to those who share it."
             )
-        self._check_scope(what, process)
-
-    def _check_scope(self, what: str, process: bool) -> None:
-        """Raise ValueError, which names it ``what``, unless it is for a ``process``, or one event loop, as what it is to be a part of."""
         if process is not self._node.tree.threads:
             own, other = ("loop", "process") if process else ("process", "loop")
             raise ValueError(f"{what}: this has scope={own!r}, and what has it scope={other!r}. Create both with the same scope.")
 
-    def _belong(self, shared: Any) -> None:
-        """From now on it is that of a key, and shares ``shared`` of the same class, if that is given. Raises ValueError if it cannot."""
-        if shared is not None and self._lowest.line.turns is not None:  # they would miss it
-            raise ValueError("others share it already: make one for each key, which others may share once it shares this limit.")
-
-
-class Block(Generic[T]):
-    """Entered, it gives T. A class says how to enter and to leave it."""
-
-    __slots__ = ()
-
-    def _enter(self, *, blocking: bool = False) -> Coroutine[Any, Any, T]:
-        """Wait until the block may begin. `_leave` must follow. ``blocking``: in a thread without an event loop, and in one step."""
+    def _share(self, shared: Any) -> None:
+        """From now on it is that of a key, and takes of ``shared`` too, of the same class, if that is given. ValueError if it cannot."""
         raise NotImplementedError
-
-    def _leave(self, error: BaseException | None = None) -> None:
-        """The block has ended, perhaps by that error. Never waits."""
-        raise NotImplementedError
-
-    def __aenter__(self) -> Coroutine[Any, Any, T]:
-        """Wait until it is your turn."""
-        return self._enter()  # not a coroutine around it
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Leave the block."""
-        self._leave(error)
-
-    def __enter__(self) -> T:
-        """Wait in synchronous code, which needs ``scope="process"``."""
-        return finish(self._enter(blocking=True))
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Leave the block, in any thread."""
-        self._leave(error)
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -288,60 +254,53 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     raise AssertionError  # it waits
 
 
-def limited(block: Block[Any], function: F, may_block: bool) -> F:
-    """The function, with each call inside the block; of a generator, all of its steps. A plain function blocks.
+def check_options(of: str, max_waiting: object, clock: object, name: object, on_event: object, on_wait: object) -> None:
+    """Raise TypeError or ValueError, which names the class ``of``, for options that it cannot have."""
+    if max_waiting is not None:
+        check_count(f"{of}(max_waiting)", max_waiting, ", or None (no bound)")
+    if clock is not None and not isinstance(clock, Clock):
+        raise TypeError(f"{of}(clock) must have a method now() -> int, as aiorate.testing.ManualClock has; {clock!r} has none.")
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"{of}(name) must be text, not {kind_of(name)}.")
+    if on_event is not None:
+        check_callback(f"{of}(on_event)", on_event, "Event")
+    if on_wait is not None:
+        check_callback(f"{of}(on_wait)", on_wait, "Waited")
 
-    Raises RuntimeError for a plain function if synchronous code may not wait, and TypeError for anything but a function.
+
+def kinds_of(of: str, scope: object) -> tuple[type[Limit], type[Tree]]:
+    """What a limit of that scope is made of. Raises ValueError, which names the class ``of``, for a scope that is none."""
+    if scope == "loop":
+        return Limit, Tree
+    if scope != "process":
+        raise ValueError(f"{called(f'{of}(scope)', scope)} must be 'loop' or 'process'.")
+    from aiorate._tree.threads import ThreadLimit, ThreadTree
+
+    return ThreadLimit, ThreadTree
+
+
+def check_callback(what: str, function: object, told: str) -> None:
+    """Raise TypeError that begins with ``what`` for anything but a plain function: nobody would await an async one."""
+    from inspect import iscoroutinefunction
+
+    if not callable(function) or any(map(iscoroutinefunction, (function, type(function).__call__))) or isinstance(function, type):
+        raise TypeError(f"{what} must be a plain function of an aiorate.{told}, such as print, not {kind_of(function)}.")
+
+
+def strategy_of(call: str, limit: object) -> Scheduler:
+    """The strategy of a rate, a strategy, or a list of these.
+
+    Raises TypeError or ValueError that begins with ``call``.
     """
-    if inspect.isasyncgenfunction(function):
+    if type(limit) is str:  # nearly always, and the question below takes longer than the others together
+        return PlainPool(limit)
+    if isinstance(limit, Scheduler):
+        return limit
+    if isinstance(limit, (list, tuple)):
+        from aiorate._schedulers.all_of import AllOf
 
-        @wraps(function)
-        async def steps(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-            generator = function(*args, **kwargs)
-            async with block, aclosing(generator):
-                try:
-                    value = await anext(generator)
-                    while True:
-                        # Pass on to the generator whatever the caller sends or throws, as `yield from` would.
-                        try:
-                            sent = yield value
-                        except GeneratorExit:
-                            raise
-                        except BaseException as error:
-                            value = await generator.athrow(error)
-                        else:
-                            value = await generator.asend(sent)
-                except StopAsyncIteration:
-                    return
-
-        return cast("F", steps)
-    if inspect.iscoroutinefunction(function):
-
-        @wraps(function)
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            async with block:
-                return await function(*args, **kwargs)
-
-        return cast("F", call)
-    if not callable(function) or isinstance(function, (type, staticmethod)):
-        raise TypeError(f"@limiter decorates functions, not {function!r:.80}: put it right above `async def` or `def`.")
-    if not may_block:
-        raise RuntimeError(
-            f"@limiter: {function!r:.80} is a plain function, which would block its thread, and this limiter is for one event loop. Write"
-            " `async def`, or create the limiter with scope='process'."
-        )
-    return _blocking(block, function)
-
-
-def _blocking(block: Block[Any], function: F) -> F:
-    @wraps(function)
-    def steps(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        with block:
-            return (yield from function(*args, **kwargs))
-
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with block:
-            return function(*args, **kwargs)
-
-    return cast("F", steps if inspect.isgeneratorfunction(function) else call)
+        return AllOf(*[strategy_of(call, each) for each in limit])
+    try:
+        return PlainPool(limit)  # type: ignore[arg-type]  # which says what is wrong
+    except TypeError:
+        raise TypeError(f"{call} takes a rate such as '100/s', a strategy, or a list of these, not {kind_of(limit)}.") from None

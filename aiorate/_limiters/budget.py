@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, TypeVar
 
 from aiorate._errors import called, check_count, kind_of, no_copy
 from aiorate._events import Event
-from aiorate._limiters.base import Base, Block
+from aiorate._limiters.base import Base, finish, strategy_of
 from aiorate._limiters.keyed import Keyed
 from aiorate._limiters.limiter import Limiter
-from aiorate._limiters.options import strategy_of
 from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._tree.node import undo
-from aiorate._tree.supply import make_final, make_returnable
+from aiorate._tree.supply import mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
+    from types import TracebackType
     from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback, Quota
-    from aiorate._limiters.options import Limits
+    from aiorate._limiters.base import Limits
     from aiorate._loops.loop import Clock
     from aiorate._rate import Duration
     from aiorate._schedulers.amounts import Permits
@@ -74,7 +74,7 @@ class Budget(Base):
             share.
     """
 
-    __slots__ = ("_names", "_on_error", "_shared", "_told", "_unnamed")
+    __slots__ = ("_names", "_on_error", "_told", "_unnamed")
 
     def __init__(
         self,
@@ -102,14 +102,15 @@ class Budget(Base):
         if len(above) > 1:
             raise ValueError(f"Budget(): {' and '.join([place or 'shared' for place in above])}: a budget can share one limit, not more.")
         for place, limit in above.items():
-            limit._check_as_shared(f"Budget({place or 'shared'})", scope == "process")
-            if limit._all_places:
+            limit._check_part(f"Budget({place or 'shared'})", scope == "process", shared=True)
+            if limit._places:
                 raise ValueError(f"Budget({place}): a Limiter with max_concurrency cannot be a dimension: a reservation takes no place.")
         scheduler = self._scheduler(own)
-        super().__init__(scheduler, catch_up, max_waiting, None, False, scope, clock, name, on_event, on_wait)
+        super().__init__(
+            scheduler, catch_up=catch_up, max_waiting=max_waiting, scope=scope, clock=clock, name=name, on_event=on_event, on_wait=on_wait
+        )
         self._names = scheduler.names
         self._unnamed = dict.fromkeys(self._names, 1)  # the amounts that a reservation takes of dimensions that it leaves out
-        self._shared: Budget | Limiter | None = None
         for place, limit in above.items():
             self._node.tree.run(self._share, limit, place)
         self._on_error: OnError = on_error
@@ -119,14 +120,18 @@ class Budget(Base):
         """Make the scheduler of the dimensions, which a subclass may keep elsewhere. It takes `Amounts`, in the same order."""
         return Dimensions({place: strategy_of(f"Budget({place})", limit) for place, limit in limits.items()})
 
-    def _share(self, shared: Budget | Limiter, place: str = "") -> None:
+    def _share(self, shared: Budget | Limiter | None, place: str = "") -> None:
         """Take from that too from now on. A Limiter is the dimension ``place``."""
-        node, names = self._node, shared._names if isinstance(shared, Budget) else (place,)
+        node = self._node
+        if shared is None:
+            if node.keeps is None:
+                node.belong(None)
+            return
+        names = shared._names if isinstance(shared, Budget) else (place,)
         up: Callable[[Any], Any] = itemgetter(place) if place else methodcaller("part", names)
-        # The node does not hold the budget: a key that nobody holds must be gone at once, for what it shares may go only then.
         node.belong(shared._node, up)  # pyright: ignore[reportArgumentType]  # it takes amounts
-        node.waited_above = methodcaller("waited_above", place)
-        self._shared, self._unnamed = shared, {**dict.fromkeys(self._names + names, 1 if place else 0), **self._unnamed}
+        node.keeps, node.waited_above = shared, methodcaller("waited_above", place)
+        self._unnamed = {**dict.fromkeys(self._names + names, 1 if place else 0), **self._unnamed}
         self._names = tuple(self._unnamed)
         if place and isinstance(dimensions := node.scheduler, Dimensions):
             dimensions.limiter = place
@@ -147,16 +152,14 @@ class Budget(Base):
         if on_error is not None:
             check_on_error("reserve(on_error)", on_error)
         most_ns = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)", NO_BOUND)
-        self._check_amounts("reserve", amounts)
-        wanted = {**self._unnamed, **amounts}
-        granted = self._lowered(wanted)
-        if granted is not wanted:
-            for place, amount in granted.items():
-                if amount < wanted[place] and place not in self._told:
-                    self._told.add(place)
-                    told = Event("clamped", self._node.name, key=place, permits=amount)
-                    self._node.tree.post(partial(self._node.tell, told))
-        return Lease(self, granted, most_ns, self._on_error if on_error is None else on_error)
+        granted = self._granted("reserve", amounts)
+        for place, amount in amounts.items():
+            if granted[place] < amount and place not in self._told:
+                self._told.add(place)
+                told = Event("clamped", self._node.name, key=place, permits=granted[place])
+                self._node.tree.post(partial(self._node.tell, told))
+        asked = Amounts(self._names, tuple(granted.values()))
+        return Lease(self, asked, most_ns, self._on_error if on_error is None else on_error)
 
     def _limit_of(self, feedback: Feedback, quota: Quota) -> tuple[Limit, str | None] | None:
         """The dimension that has the quota's name or unit."""
@@ -197,9 +200,17 @@ class Budget(Base):
 
     def delay(self, **amounts: int) -> float:
         """Return how many seconds a reservation of these amounts would have to wait now; infinite if the budget is closed."""
-        self._check_amounts("delay", amounts)
-        of = self._lowered({**self._unnamed, **amounts})
-        return self._wait_now(Amounts(self._names, tuple(of.values())))
+        return self._wait_now(Amounts(self._names, tuple(self._granted("delay", amounts).values())))
+
+    def _granted(self, call: str, amounts: dict[str, int]) -> dict[str, int]:
+        """The amounts of all dimensions, none above the most that can be granted at once, here and in what is shared."""
+        self._check_amounts(call, amounts)
+        amounts = {**self._unnamed, **amounts}
+        for place, _, limit in _limits(self._node):
+            most = limit.max_permits
+            if most is not None and most < amounts[place]:
+                amounts[place] = most
+        return amounts
 
     def _check_amounts(self, call: str, amounts: dict[str, int]) -> None:
         """Raise TypeError or ValueError for amounts that cannot be asked for."""
@@ -209,35 +220,20 @@ class Budget(Base):
             if type(amount) is not int or amount < 0:
                 check_count(f"{call}({place})", amount)
 
-    def _lowered(self, amounts: dict[str, int]) -> dict[str, int]:
-        """The amounts, none above the most that can be granted at once, here and in what is shared."""
-        for place, _, limit in _limits(self._node):
-            most = limit.max_permits
-            if most is not None and most < amounts[place]:
-                amounts = {**amounts, place: most}
-        return amounts
-
     # For parts of aiorate that are built upon a budget.
 
     def _by_dimension(self, permits: Permits) -> Mapping[str | None, int]:
         """The amounts that were reserved and kept, before they are settled."""
         return dict(zip(self._names, permits.of if isinstance(permits, Amounts) else repeat(0), strict=False))
 
-    def _belong(self, shared: Budget | None) -> None:
-        super()._belong(shared)
-        if shared is not None:
-            self._share(shared)
-        elif self._shared is None:
-            self._node.belong(None)
-
     def _shown(self) -> str:
         limits: dict[str, object] = {place: limit for place, node, limit in _limits(self._node) if node is self._node}
-        if self._shared is not None:
-            limits["shared" if isinstance(self._shared, Budget) else self.dimensions[-1]] = self._shared
+        if (shared := self._node.keeps) is not None:
+            limits["shared" if isinstance(shared, Budget) else self._names[-1]] = shared
         return ", ".join([f"{place}={limit!r}" for place, limit in limits.items()])
 
 
-class Lease(Block["Lease"]):
+class Lease:
     """What a call has reserved of a budget.
 
     ::
@@ -252,7 +248,7 @@ class Lease(Block["Lease"]):
 
     __slots__ = ("_amounts", "_budget", "_most_ns", "_on_error", "_state", "_taken", "limited_by", "waited")
 
-    def __init__(self, budget: Budget, amounts: dict[str, int], most_ns: int | None, on_error: OnError) -> None:
+    def __init__(self, budget: Budget, amounts: Amounts, most_ns: int | None, on_error: OnError) -> None:
         self._budget = budget
         self._amounts = amounts
         self._most_ns = most_ns
@@ -267,33 +263,41 @@ class Lease(Block["Lease"]):
     @property
     def amounts(self) -> dict[str, int]:
         """How much of each dimension is reserved."""
-        return dict(self._amounts)
+        return self._amounts.by_name()
 
-    async def _enter(self, *, blocking: bool = False) -> Lease:
+    async def __aenter__(self, *, _blocking: bool = False) -> Lease:
+        """Wait until everything is reserved."""
         if self._state not in ("not entered", "refused"):
             raise RuntimeError("a lease can be entered only once. Call reserve() again for each call.")
-        self._state, budget = "waiting", self._budget
-        amounts = Amounts(budget._names, tuple(self._amounts.values()))
-        ask = amounts, self._most_ns
+        self._state, node, ask = "waiting", self._budget._node, (self._amounts, self._most_ns)
         try:
-            waited, _, self._taken = budget._node.wait_blocking(*ask) if blocking else await budget._node.acquire(*ask)
-            budget._node.tree.run(make_returnable, self._taken)  # it is held from now on
+            waited, _, self._taken = node.wait_blocking(*ask) if _blocking else await node.acquire(*ask)
+            node.tree.run(mark, self._taken, held=1)
         except BaseException:  # also one of a signal handler: nothing was spent, and it may be tried again
             taken, self._taken, self._state = self._taken, (), "refused"
+            self._amounts = Amounts(self._amounts.names, self._amounts.of)  # without what it waited for
             if taken:
-                budget._node.tree.post(partial(undo, taken, False))
+                node.tree.post(partial(undo, taken))
             raise
-        self.limited_by = amounts.waited_for if waited else None
+        self.limited_by = self._amounts.waited_for if waited else None
         self.waited, self._state = ns_to_seconds(waited), "reserved"
         return self
 
-    def _leave(self, error: BaseException | None = None) -> None:
+    def __enter__(self) -> Lease:
+        """Wait in synchronous code, which needs ``scope="process"``."""
+        return finish(self.__aenter__(_blocking=True))
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Make the estimate final, or give it back if the block raised and ``on_error`` is ``"refund"``."""
+        self.__exit__(kind, error, trace)
+
+    def __exit__(self, kind: object = None, error: BaseException | None = None, trace: object = None) -> None:
+        """The same for ``with``, in any thread."""
         if self._state == "reserved":
             self._state = "over"
             refunded = error is not None and self._on_error == "refund"
             # Posted, because a finalizer may leave, and must not wait.
-            self._budget._node.tree.post(partial(self._end, dict.fromkeys(self._amounts, 0) if refunded else {}))
+            self._budget._node.tree.post(partial(self._end, dict.fromkeys(self._amounts.names, 0) if refunded else {}))
 
     def settle(self, **used: int) -> None:
         """Say what was really used. Less is given back, and more is charged. Dimensions you leave out stay as reserved.
@@ -306,13 +310,13 @@ class Lease(Block["Lease"]):
         if self._state == "settled":
             return
         if self._state != "reserved":
-            raise RuntimeError(f"settle(): {_OVER if self._state == 'over' else _NOT_ENTERED}")
+            raise RuntimeError("settle(): a lease is settled inside its block. After it the estimate stands: reserve(on_error='refund').")
         self._budget._check_amounts("settle", used)
         self._budget._node.tree.change(partial(self._end, used, "settled"))
 
     def refund(self) -> None:
         """Give everything back, because the call was not made."""
-        self.settle(**dict.fromkeys(self._amounts, 0))
+        self.settle(**dict.fromkeys(self._amounts.names, 0))
 
     def _end(self, used: dict[str, int], state: Literal["settled", "over"] = "over") -> None:
         """What was taken is held no longer; correct it by what was ``used``. In a decision."""
@@ -321,21 +325,21 @@ class Lease(Block["Lease"]):
             self._state, reserved = state, self._amounts
             try:
                 if used:
-                    more = tuple([used.get(place, amount) - amount for place, amount in reserved.items()])
-                    _correct(self._budget._node, Amounts(self._budget._names, more), taken)
+                    more = tuple([used.get(place, amount) - amount for place, amount in zip(reserved.names, reserved.of, strict=False)])
+                    _correct(self._budget._node, Amounts(reserved.names, more), taken)
             finally:
-                make_final(taken)
+                mark(taken, held=-1)
 
     def __del__(self) -> None:
         try:  # not suppress(), which may be gone as the interpreter ends
             if self._state == "not entered":
                 _logger.warning("%r was never entered: write `async with budget.reserve(...) as lease:` around the call.", self)
-            self._leave()  # entered by hand and never left
+            self.__exit__()  # entered by hand and never left
         except (AttributeError, ImportError):
             return  # a signal handler interrupted its making, or the interpreter ends
 
     def __repr__(self) -> str:
-        return f"<Lease {', '.join(f'{place}={amount}' for place, amount in self._amounts.items())}, {self._state}>"
+        return f"<Lease {self._amounts!r}, {self._state}>"
 
     def __reduce__(self) -> NoReturn:
         no_copy(self)
@@ -367,15 +371,6 @@ class KeyedBudget(Keyed[K, Budget]):
     def reserve(self, key: K, /, *, max_wait: Duration | None = None, on_error: OnError | None = None, **amounts: int) -> Lease:
         """Reserve amounts for a key, of its budget and of those it shares; see `Budget.reserve`."""
         return self[key].reserve(max_wait=max_wait, on_error=on_error, **amounts)
-
-    def observe(self, key: K, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
-        """Apply what a server's response said about a key; see `Budget.observe`. Only that key is paused."""
-        if feedback is not None:
-            self[key].observe(feedback, jitter=jitter)
-
-
-_NOT_ENTERED = "nothing is reserved yet. Enter the lease with `async with` first."
-_OVER = "the block has ended, and its estimate stands. Call settle() or refund() inside it, or use reserve(on_error='refund')."
 
 
 def _limits(node: Limit) -> Iterator[tuple[str, Limit, Scheduler | Limit]]:

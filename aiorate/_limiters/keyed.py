@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from aiorate._errors import check_count, kind_of, no_copy, shown
 from aiorate._events import Event, emit
-from aiorate._limiters.base import Base
+from aiorate._limiters.base import Base, check_callback, check_options, kinds_of, strategy_of
 from aiorate._limiters.limiter import Limiter
-from aiorate._limiters.options import check_callback, check_options, kinds_of, strategy_of
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.watch import Watch
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from aiorate._events import Waited
     from aiorate._feedback import Feedback
     from aiorate._limiters.adaptive import AdaptiveRate
-    from aiorate._limiters.options import Limits
+    from aiorate._limiters.base import Limits
     from aiorate._rate import Duration
     from aiorate._tree.limit import Limit
 
@@ -53,12 +52,20 @@ _MORE = 2  # keys that may go for each use: they shall go faster than they come
 class Keyed(Generic[K, V]):
     """Finds, makes, keeps and evicts the members. A subclass says what a member is."""
 
+    name: str | None
+    """The name that it was given."""
+    scope: Literal["loop", "process"]
+    """``"loop"`` or ``"process"``."""
+    shared: V | None
+    """The limit that all keys share, for example to pause all of them. None if there is none, or if a function of the key names it."""
     _KIND: ClassVar[type[Base]]
     """The class of the members."""
     _WANTED: ClassVar[str]
     """What the factory must return, for errors."""
     _weight: Callable[[K], object] | None = None
     """The share of a key."""
+    _own: tuple[Base, ...] = ()
+    """What was made here besides the members, and is closed with them."""
 
     def __init__(
         self,
@@ -79,14 +86,15 @@ class Keyed(Generic[K, V]):
         check_count(f"{own}(max_keys)", max_keys, least=1)
         self._idle = None if idle is None else duration_to_ns(idle, f"{own}(idle)", "None (keys are kept)")
         check_options(own, None, None, name, on_event, on_wait)
-        self._name = name
+        self.name = name
+        self.scope = scope
         self._on_event = on_event
         self._factory = factory
         self._max_keys = max_keys
         self._tree = tree()  # of all keys without a shared limit, as far as they are made here
         by_key = callable(shared) and not isinstance(shared, (Base, Keyed, type))  # which can be called too, but not with a key
         self._shared_of: Callable[[K], object] | None = cast("Callable[[K], object]", shared) if by_key else None
-        self._shared: V | None = None if by_key or shared is None else self._check_shared(f"{own}(shared)", shared)
+        self.shared = None if by_key or shared is None else self._check_shared(f"{own}(shared)", shared)
         self._kept: OrderedDict[K, V] = OrderedDict()  # the one that was unused for longest first
         self._until_look = _APART  # uses until the next look at the oldest
         self._uses = 0 if self._idle is None else -1  # how often any key was used, or -1: keys go by the clock instead
@@ -100,17 +108,17 @@ class Keyed(Generic[K, V]):
 
     def _member(self, key: K, made: object, shared: V | None) -> V:
         """The member that the factory ``made``. Raises TypeError and ValueError if it is none."""
-        if not isinstance(made, self._KIND):
-            raise TypeError(f"it must return {self._WANTED}, not {kind_of(made)}.")
-        made._check_scope("its scope", self._tree.threads)
-        return cast("V", made)
+        return self._checked("it", made, self._WANTED)
+
+    def _checked(self, what: str, limit: object, wanted: str, shared: bool = False) -> V:
+        """A limit that is a member, or that members share. If it cannot be, raises TypeError or ValueError, which names it ``what``."""
+        if not isinstance(limit, self._KIND):
+            raise TypeError(f"{what} must be {wanted}, not {kind_of(limit)}.")
+        limit._check_part(what, self._tree.threads, shared)
+        return cast("V", limit)
 
     def _check_shared(self, what: str, shared: object) -> V:
-        """The limit that members shall share. If it cannot be that, raises TypeError or ValueError, which names it ``what``."""
-        if not isinstance(shared, self._KIND):
-            raise TypeError(f"{what} must be a {self._KIND.__name__}, or a function of the key that returns one, not {kind_of(shared)}.")
-        shared._check_as_shared(what, self._tree.threads)
-        return cast("V", shared)
+        return self._checked(what, shared, f"a {self._KIND.__name__}, or a function of the key that returns one", shared=True)
 
     # Looking.
 
@@ -139,21 +147,6 @@ class Keyed(Generic[K, V]):
             if key in self._kept:
                 self._kept.move_to_end(key)
 
-    @property
-    def scope(self) -> Literal["loop", "process"]:
-        """``"loop"`` or ``"process"``."""
-        return "process" if self._tree.threads else "loop"
-
-    @property
-    def name(self) -> str | None:
-        """The name that it was given."""
-        return self._name
-
-    @property
-    def shared(self) -> V | None:
-        """The limit that all keys share, for example to pause all of them. None if there is none, or if a function of the key names it."""
-        return self._shared
-
     def __len__(self) -> int:
         """How many keys are kept."""
         return len(self._kept)
@@ -168,8 +161,8 @@ class Keyed(Generic[K, V]):
         return key in self._kept
 
     def __repr__(self) -> str:
-        shared = ", shared by key" if self._shared_of is not None else "" if self._shared is None else f", shared={self._shared!r}"
-        name = "" if self._name is None else f" {self._name!r}"
+        shared = ", shared by key" if self._shared_of is not None else "" if self.shared is None else f", shared={self.shared!r}"
+        name = "" if self.name is None else f" {self.name!r}"
         return f"<{type(self).__name__}{name} of {len(self._kept)} keys{shared}>"
 
     def __reduce__(self) -> NoReturn:
@@ -193,7 +186,7 @@ class Keyed(Generic[K, V]):
 
     def _join_watch(self, key: K, member: V) -> None:
         if self._watch is not None:
-            member._watched().add(partial(self._watch.tell_of, key, self._name))
+            member._watched().add(partial(self._watch.tell_of, key, self.name))
 
     def _totals(self) -> Counter[tuple[str, str | None]]:
         """As `Limiter._totals`, the sum of all keys: those that were evicted count if it was watched then."""
@@ -215,14 +208,9 @@ class Keyed(Generic[K, V]):
         Returns:
             How many were dropped.
         """
-        dropped = 0
-        while True:
-            with _lock:
-                kept = [(key, member._node) for key, member in self._kept.items()]
-            found = sum([node.tree.run(self._evict, key, node) for key, node in kept])
-            dropped += found
-            if not found or self._shared_of is None:  # else a key that was kept for others here may go now
-                return dropped
+        with _lock:
+            kept = [(key, member._node) for key, member in self._kept.items()]
+        return sum([node.tree.run(self._evict, key, node) for key, node in kept])
 
     def forget(self) -> None:
         """Drop every key, whatever it owes and whether or not it is in use. For tests."""
@@ -233,11 +221,17 @@ class Keyed(Generic[K, V]):
             self._kept = OrderedDict()
 
     async def aclose(self) -> None:
-        """Close what is kept for every key. A shared limit that you made yourself stays open."""
+        """Close the limiter or budget of every key. A shared limit that you made yourself stays open."""
         with _lock:
             self._closed = True
-        for member in self._members():
-            await member.aclose()
+        limits: list[Base] = [*self._members(), *self._own]
+        for each in limits:
+            await each.aclose()
+
+    def observe(self, key: K, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
+        """Apply what a server's response said about a key; see `Limiter.observe`. Only that key is paused."""
+        if feedback is not None:
+            self[key].observe(feedback, jitter=jitter)
 
     # Making.
 
@@ -246,7 +240,7 @@ class Keyed(Generic[K, V]):
         if isinstance(key, CoroutineType):  # of which no two are equal: each call would have a full limit
             key.close()  # or Python would also warn that it was never awaited
             raise TypeError(f"{type(self).__name__}: a coroutine cannot be a key. Await it first: keyed.acquire(await find_user()).")
-        shared = self._shared
+        shared = self.shared
         if self._shared_of is not None and (given := self._shared_of(key)) is not None:
             shared = self._check_shared(f"{type(self).__name__}(shared) for {key!r}", given)
         flow: Flow | None = None
@@ -269,17 +263,16 @@ class Keyed(Generic[K, V]):
     def _keep(self, key: K, made: V, shared: V | None, flow: Flow | None) -> V:
         """Keep what was made, unless another thread was faster. In a decision."""
         with _lock:
-            member = self._kept.get(key)
-            if member is None:
-                member = made
-                member._belong(shared)
-                member._node.used = member._node.read() if self._uses < 0 else self._uses
-                if flow is not None and member._node.above is not None:
-                    member._node.flow = flow
-                self._join_watch(key, member)
-                if not self._closed:
-                    member = self._kept.setdefault(key, member)
-            return member
+            if (member := self._kept.get(key)) is not None:
+                return member
+            if shared is not None and made._lowest.line.turns is not None:  # they would miss it
+                raise ValueError("others share it already: make one for each key, which others may share once it shares this limit.")
+            made._share(shared)
+            made._node.used = made._node.read() if self._uses < 0 else self._uses
+            if flow is not None and made._node.above is not None:
+                made._node.flow = flow
+            self._join_watch(key, made)
+            return made if self._closed else self._kept.setdefault(key, made)
 
     # Evicting.
 
@@ -389,9 +382,9 @@ class KeyedLimiter(Keyed[K, Limiter]):
         on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = "loop",
     ) -> None:
-        self._owns_shared = shared is not None and not callable(shared)  # it is made here, and closed here
-        if self._owns_shared:
+        if shared is not None and not callable(shared):
             shared = Limiter(strategy_of("KeyedLimiter(shared)", shared), name="shared", on_event=on_event, scope=scope)
+            self._own = (shared,)
         of: Any = {"factory": factory, "shared": shared}  # more than other keys have
         super().__init__(**of, max_keys=max_keys, idle=idle, name=name, on_event=on_event, on_wait=on_wait, scope=scope)
         self._weight = weight
@@ -404,7 +397,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         if type(made) is not str and isinstance(limiter := getattr(made, "limiter", made), Limiter):  # that of an AdaptiveRate
             if limiter is not made and self._idle is None:
                 self._idle, self._uses = _REMEMBERED, -1
-            return super()._member(key, limiter, shared)
+            return self._checked("it", limiter, self._WANTED)
         limiter, tree = Limiter.__new__(Limiter), self._tree if shared is None else shared._node.tree
         scheduler = strategy_of("Limiter()", made)
         limiter._begin(self._limit(scheduler, 20_000_000, tree, key if isinstance(key, str) else None), self._on_event)
@@ -447,24 +440,13 @@ class KeyedLimiter(Keyed[K, Limiter]):
         from aiorate._feedback import check_feedback
 
         check_feedback(feedback)
-        everywhere = tuple(quota for quota in feedback.quotas if quota.name == "global")
-        limiter = self[key]
-        above = limiter._node.above
-        if above is not None and above.is_places:
-            above = above.above
-        if above is not None and any(quota.remaining == 0 for quota in everywhere):
-            told = replace(feedback, quotas=everywhere)
-            above.tree.change(partial(above.observe, told, duration_to_ns(jitter, "observe(jitter)")))
+        shared, everywhere = self[key]._node.keeps, [quota for quota in feedback.quotas if quota.name == "global"]
+        if isinstance(shared, Limiter) and any(quota.remaining == 0 for quota in everywhere):
+            shared.observe(replace(feedback, quotas=tuple(everywhere)), jitter=jitter)
             rest = tuple(quota for quota in feedback.quotas if quota.name != "global")
             feedback = replace(feedback, pause=None, quotas=rest)
-        limiter.observe(feedback, jitter=jitter)
+        super().observe(key, feedback, jitter=jitter)
 
     def __call__(self, key: K) -> Limiter:
         """Return the key's limiter, for ``async with keyed(key):``."""
         return self[key]
-
-    async def aclose(self) -> None:
-        """Close the limiter of every key. A shared limit that you made yourself stays open."""
-        await super().aclose()
-        if self._owns_shared and self._shared is not None:
-            await self._shared.aclose()

@@ -5,36 +5,39 @@ It computes no schedule and sets no timer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from contextlib import aclosing, suppress
+from functools import partial, wraps
+from threading import current_thread
+from typing import TYPE_CHECKING, cast
+from weakref import ref
 
 from aiorate._errors import check_count
-from aiorate._limiters.base import Base, Block, finish, limited
-from aiorate._limiters.options import strategy_of
-from aiorate._loops.table import starved_here
+from aiorate._limiters.base import Base, finish
+from aiorate._loops.table import running_task, starved_here
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_permits
-from aiorate._schedulers.places import Visit
+from aiorate._schedulers.places import Places, Visit
 from aiorate._tree.refusals import no_lease
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
     from types import TracebackType
-    from typing import Any, Literal, TypeVar
+    from typing import Any, TypeVar
 
-    from aiorate._events import Event, Waited
-    from aiorate._limiters.options import Limits
     from aiorate._limiters.slots import Slot
-    from aiorate._loops.loop import Clock
     from aiorate._rate import Duration, Number
     from aiorate._spec import RateSpec
+    from aiorate._tree.limit import Limit
 
     F = TypeVar("F", bound=Callable[..., Any])
 
 
 _ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
+_VISIT = Visit(1)
 
 
-class Limiter(Base, Block[float]):
+class Limiter(Base):
     """Limit how often something happens, first come, first served.
 
     Callers wait in a queue and are let through at ``rate``::
@@ -68,25 +71,6 @@ class Limiter(Base, Block[float]):
 
     __slots__ = ()
 
-    def __init__(
-        self,
-        rate: Limits,
-        *,
-        catch_up: Duration = 0.02,
-        max_waiting: int | None = None,
-        max_concurrency: int | None = None,
-        precise: bool = False,
-        scope: Literal["loop", "process"] = "loop",
-        clock: Clock | None = None,
-        name: str | None = None,
-        on_event: Callable[[Event], object] | None = None,
-        on_wait: Callable[[Waited], object] | None = None,
-    ) -> None:
-        if not isinstance(precise, bool):
-            raise TypeError(f"Limiter(precise) must be True or False, not {type(precise).__name__}.")
-        scheduler = strategy_of("Limiter()", rate)
-        super().__init__(scheduler, catch_up, max_waiting, max_concurrency, precise, scope, clock, name, on_event, on_wait)
-
     # Asking.
 
     async def acquire(self, permits: int = 1, *, max_wait: Duration | None = None) -> float:
@@ -117,11 +101,9 @@ class Limiter(Base, Block[float]):
         if tree.threads and permits is _ONE and not starved_here() and self._meter.grab(True):
             return 0.0
         ticket = node.ask(permits, most_ns)
-        if ticket is None:
-            ticket = await node.ask_again(permits, most_ns)
         if isinstance(ticket, tuple):
             return 0.0
-        loop, waker, decided = tree.loop, node.waker, ticket.done()
+        loop, waker, decided = tree.loop, node.waker or tree.loop, ticket.done()
         # As Limit.wait(), without another coroutine.
         try:
             while not ticket.done():
@@ -169,45 +151,55 @@ class Limiter(Base, Block[float]):
 
     async def __aenter__(self) -> float:
         """Acquire one permit. ``as waited`` gets the seconds spent waiting. With ``max_concurrency``, wait for a free place first."""
-        if self._all_places:
+        if self._places:
             return await self._enter_places(1)
         return 0.0 if self._meter.grab() else await self.acquire()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Free the place, if there is a ``max_concurrency``. You do not get the permit back: you pay for starting."""
-        if self._all_places:
+        if self._places:
             self._leave()
 
     def __enter__(self) -> float:
         """Wait in synchronous code, which needs ``scope="process"``."""
-        return self._begin_block(1)
+        return self._enter_blocking(1)
 
-    def _begin_block(self, permits: int) -> float:
-        return finish(self._enter(permits, blocking=True)) if self._all_places else self.acquire_blocking(permits)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Leave the block, in any thread."""
+        self._leave()
 
-    def _enter(self, permits: int = 1, *, blocking: bool = False) -> Coroutine[Any, Any, float]:
+    def _enter(self, permits: int) -> Coroutine[Any, Any, float]:
         """Take the permits, and a place if there is a limit of concurrency; gives the seconds waited for both."""
-        return self._enter_places(permits, blocking) if self._all_places else self.acquire(permits)
+        return self._enter_places(permits) if self._places else self.acquire(permits)
+
+    def _enter_blocking(self, permits: int) -> float:
+        return finish(self._enter_places(permits, blocking=True)) if self._places else self.acquire_blocking(permits)
 
     async def _enter_places(self, permits: int, blocking: bool = False) -> float:
         if permits is not _ONE:
             self._check("acquire()", permits)
         lowest = self._lowest
         if lowest.max_waiting is None or lowest.max_waiting[0]:  # else nobody waits
-            for places in self._all_places:
-                places.check_holder()
+            for _, places in self._places:
+                if places.holder is not None and places.holder() is (running_task() or current_thread()):
+                    raise RuntimeError(
+                        "with limiter: this is inside already, and max_concurrency is 1, so it would wait for itself. Enter only once; for"
+                        " another permit inside, acquire() it."
+                    )
         visit = Visit(permits)
         waited, *_ = lowest.wait_blocking(visit) if blocking else await lowest.acquire(visit)
         self._hold()
         return waited / NS_PER_SECOND
 
     def _hold(self) -> None:
-        for places in self._all_places:
-            places.hold()
+        """Note who holds a place that is the only one; one of several may be left by another task or thread."""
+        for _, places in self._places:
+            if places.size == 1:
+                places.holder = ref(running_task() or current_thread())
 
-    def _leave(self, error: BaseException | None = None) -> None:
-        for places in self._all_places:
-            places.leave_place()
+    def _leave(self) -> None:
+        for limit, places in self._places:
+            leave_place(limit, places)
 
     def of(self, permits: int) -> Weighted:
         """Take several permits in one step: ``async with limiter.of(5):``, or ``@limiter.of(5)`` above a function."""
@@ -222,19 +214,15 @@ class Limiter(Base, Block[float]):
         """
         return limited(self, function, self._may_block)
 
-    async def slots(self) -> AsyncGenerator[Slot, None]:
+    def slots(self) -> AsyncGenerator[Slot, None]:
         """Yield one `Slot` after the other at the limiter's rate, for work that should start on schedule.
 
         If the body of the loop is slow, the next slots come at once, up to ``catch_up`` seconds' worth. Older ones are skipped, which shows
         as a gap in ``slot.index``, and are counted in ``statistics().skipped``.
         """
-        from aiorate._limiters.slots import SlotCount
+        from aiorate._limiters.slots import slots_of
 
-        node, count = self._node, SlotCount(self._node)
-        while True:
-            since = node.tree.run(count.open)
-            waited, at, _ = await node.acquire(1, None, since)
-            yield node.tree.run(count.slot, at, not waited)
+        return slots_of(self._node)
 
     def _check(self, call: str, permits: int) -> None:
         check_permits(call, permits, self._node.max_permits)
@@ -334,22 +322,33 @@ class Limiter(Base, Block[float]):
             raise ValueError(f"bound({seconds!r}): seconds must be greater than 0.")
         return self._node.scheduler._bound_when_late(window, largest, self._node.catch_up)
 
-    def _shown(self) -> str:
-        return ", ".join([repr(each.scheduler) for each in self._lines])
-
-    def _belong(self, shared: Limiter | None) -> None:
-        """From now on it is the limiter of a key, and shares ``shared``, if that is given. Raises ValueError if it cannot."""
-        super()._belong(shared)
+    def _share(self, shared: Limiter | None) -> None:
         node = self._node
         node.belong(None if shared is None else shared._lowest)
         node.keeps = shared
         self._lowest.tree = node.tree
-        if shared is not None and shared._all_places:
-            self._all_places += shared._all_places
+        if shared is not None and shared._places:
+            self._places += shared._places
             self._lowest.permits_above = node.permits_above = lambda permits: permits  # a visit stays one
 
 
-class Weighted(Block[float]):
+def take_place(limit: Limit, places: Places) -> bool:
+    """Take a free place that nobody waits for, and no permit yet."""
+    return limit.tree.run(lambda: limit.first() is None and places.take(_VISIT, 0) == 0)
+
+
+def leave_place(limit: Limit, places: Places) -> None:
+    """Free the place: the next request waiting for it has it at once. Never waits."""
+    places.holder = None
+    limit.tree.post(partial(_free, limit, places))
+
+
+def _free(limit: Limit, places: Places) -> None:
+    places.give_back(_VISIT, 0)
+    limit.look_if_alive()  # not in a loop that was closed, as when its tasks are collected
+
+
+class Weighted:
     """Several permits at a time; see `Limiter.of`."""
 
     __slots__ = ("_limiter", "_permits")
@@ -358,15 +357,72 @@ class Weighted(Block[float]):
         self._limiter = limiter
         self._permits = permits
 
-    def _enter(self, *, blocking: bool = False) -> Coroutine[Any, Any, float]:
-        return self._limiter._enter(self._permits, blocking=blocking)
+    def __aenter__(self) -> Coroutine[Any, Any, float]:
+        return self._limiter._enter(self._permits)  # not a coroutine around it
+
+    async def __aexit__(self, *error: object) -> None:
+        self._limiter._leave()
 
     def __enter__(self) -> float:
-        return self._limiter._begin_block(self._permits)
+        return self._limiter._enter_blocking(self._permits)
 
-    def _leave(self, error: BaseException | None = None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._limiter._leave()
 
     def __call__(self, function: F) -> F:
         """Decorate a function, as `Limiter.__call__` does: each call acquires the permits first."""
         return limited(self, function, self._limiter._may_block)
+
+
+def limited(block: Limiter | Weighted, function: F, may_block: bool) -> F:
+    """The function, with each call inside the block; of a generator, all of its steps. A plain function blocks.
+
+    Raises RuntimeError for a plain function if synchronous code may not wait, and TypeError for anything but a function.
+    """
+    if inspect.isasyncgenfunction(function):
+
+        @wraps(function)
+        async def steps(*args: Any, **kwargs: Any) -> Any:
+            generator = function(*args, **kwargs)
+            async with block, aclosing(generator):
+                step = generator.asend(None)
+                with suppress(StopAsyncIteration):
+                    while True:
+                        value = await step
+                        # Pass on to the generator whatever the caller sends or throws, as `yield from` would.
+                        try:
+                            step = generator.asend((yield value))
+                        except GeneratorExit:
+                            raise
+                        except BaseException as error:
+                            step = generator.athrow(error)
+
+        return cast("F", steps)
+    if inspect.iscoroutinefunction(function):
+
+        @wraps(function)
+        async def wait(*args: Any, **kwargs: Any) -> Any:
+            async with block:
+                return await function(*args, **kwargs)
+
+        return cast("F", wait)
+    if not callable(function) or isinstance(function, (type, staticmethod)):
+        raise TypeError(f"@limiter decorates functions, not {function!r:.80}: put it right above `async def` or `def`.")
+    if not may_block:
+        raise RuntimeError(
+            f"@limiter: {function!r:.80} is a plain function, which would block its thread, and this limiter is for one event loop. Write"
+            " `async def`, or create the limiter with scope='process'."
+        )
+    if inspect.isgeneratorfunction(function):
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with block:
+                return (yield from function(*args, **kwargs))
+
+    else:
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with block:
+                return function(*args, **kwargs)
+
+    return cast("F", wraps(function)(call))

@@ -68,6 +68,9 @@ class FillerTicket(OutcomeTicket):
         super().__init__()
         self._filler = filler
 
+    def done(self) -> bool:  # also if it is being cancelled: thousands that leave have the limiter look once
+        return self.outcome is not None or (self.signal is not None and self.signal.cancelled())
+
     def set_result(self, outcome: Any, /) -> None:
         self.outcome = outcome
         if self.signal is not None:

@@ -87,10 +87,6 @@ class OutcomeTicket(_Request):
         """Whether its owner may go on, which may be later than its `set_result`."""
         return self.outcome is not None
 
-    def cancelled(self) -> bool:
-        """Whether its owner is being cancelled, but has not run since."""
-        return self.outcome is None and isinstance(self.signal, Future) and self.signal.cancelled()
-
     def result(self) -> Any:
         """The outcome. Raises InvalidStateError if it was not decided."""
         if self.outcome is None:

@@ -89,19 +89,13 @@ class TrioLoop(OneLoop):
     def ticket(self) -> _Ticket:
         return _Ticket(self)
 
-    def signal(self) -> trio.Event:
-        return trio.Event()
+    def signal(self) -> anyio.Event:
+        return anyio.Event()
 
-    def wait(self, ticket: _Ticket | trio.Event, /) -> Awaitable[object]:
-        if isinstance(ticket, trio.Event):
-            return ticket.wait()
-        ticket.task = anyio.get_current_task()
-        return ticket.signal.wait()
+    def wait(self, ticket: _Ticket | anyio.Event, /) -> Awaitable[object]:
+        return (ticket.signal if isinstance(ticket, _Ticket) else ticket).wait()
 
-    def leave(self, ticket: _Ticket, /) -> None:
-        ticket.task = None  # the line may keep the ticket for a while, but must not keep the task
-
-    def wake(self, signal: trio.Event, /) -> None:
+    def wake(self, signal: anyio.Event, /) -> None:
         """Raises RuntimeError in another thread, or after its run has broken off."""
         if self.here() is not self.native:  # another run would take the task for one of its tasks
             raise RuntimeError("a waiter can only be woken in its own trio run")
@@ -111,16 +105,12 @@ class TrioLoop(OneLoop):
 class _Ticket(OutcomeTicket):
     """An outcome, and the event that its owner awaits."""
 
-    __slots__ = ("_loop", "task")
+    __slots__ = ("_loop",)
 
     def __init__(self, loop: TrioLoop) -> None:
         super().__init__()
         self._loop = loop
-        self.signal: trio.Event = trio.Event()
-        self.task: anyio.TaskInfo | None = None
-
-    def cancelled(self) -> bool:
-        return self.outcome is None and self.task is not None and self.task.has_pending_cancellation()
+        self.signal: anyio.Event = anyio.Event()
 
     def set_result(self, outcome: Any, /) -> None:
         self.outcome = outcome

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from aiorate._errors import kind_of
-from aiorate._schedulers.interface import Scheduler, check_permits, check_window, claim
+from aiorate._schedulers.interface import Scheduler, check_window, claim
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from aiorate._rate import Number, Rate
+    from aiorate._rate import Rate
     from aiorate._schedulers.interface import Standing
 
 
@@ -83,7 +83,6 @@ class AllOf(Scheduler):
 
     def charge(self, permits: int, now: int) -> None:
         """Charge every member."""
-        check_permits("charge()", permits)
         for member in self.members:
             member.charge(permits, now)
 
@@ -115,19 +114,9 @@ class AllOf(Scheduler):
         check_window(window, largest)
         return self._bound_when_late(window, largest, 0)
 
-    def _bound_when_late(self, window: int, largest: int, late: int) -> int | None:
-        """The least bound of a member, each with an allowance for lateness only if it needs one."""
-        bounds = [member._bound_when_late(window, largest, late) for member in self.members]
-        return min((bound for bound in bounds if bound is not None), default=None)
-
-    def apply(self, rate: Rate, burst_ratio: Number, now: int) -> None:
-        """Nothing for the rate in force, as to reopen a closed limiter. Another one is refused: a `RateSpec` has one rate."""
-        if rate != self.rate:
-            raise RuntimeError("apply(): this limit has several rates, and a RateSpec has one. Use set_rate(rate, member=0) and pause().")
-
     def set_rate(self, rate: Rate, now: int) -> NoReturn:
         """Refused, because only the members have rates to change. Change one: ``limiter.set_rate(rate, member=0)``."""
-        raise RuntimeError("set_rate(): an AllOf changes one of its members at a time. Say which: limiter.set_rate(rate, member=0).")
+        raise RuntimeError("this limit has several rates, one for each of its members. Say which: limiter.set_rate(rate, member=0).")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(repr, self.members))})"

@@ -34,7 +34,6 @@ from aiorate._rate import NS_PER_SECOND, Rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Self
 
     from aiorate._meter import Meter
     from aiorate._rate import Number
@@ -117,8 +116,10 @@ class Scheduler(ABC):
         """
 
     def _bound_when_late(self, window: int, largest: int, late: int) -> int | None:
-        """The `bound` where requests are booked up to ``late`` ns before their grant."""
-        return self.bound(window + late if self.books_since else window, largest)
+        """The `bound` where requests are booked up to ``late`` ns before their grant; of several members, the least of theirs."""
+        parts = self.members or (self,)
+        bounds = [part.bound(window + late if part.books_since else window, largest) for part in parts]
+        return min([bound for bound in bounds if bound is not None], default=None)
 
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits that were used without a request. Later requests wait for them.
@@ -178,7 +179,7 @@ class Scheduler(ABC):
 class Metered(Scheduler):
     """One of which a meter takes single permits: a grab of a meter is a take of one permit.
 
-    The subclass keeps the instant of its next permit in `_line`, in ticks, and sets ``_metered_take = take`` below its own `take`.
+    The subclass keeps the instant of its next permit in `_line.due`, in ticks, and sets ``_metered_take = take`` below its own `take`.
     """
 
     __slots__ = ("_latest", "_line", "rate")
@@ -186,7 +187,7 @@ class Metered(Scheduler):
     _line: Meter
     """The next permit. A grab does what ``take(1, now)`` does, or nothing."""
     _latest: Any
-    """What undoes the latest takes, their instant first; None: they stand."""
+    """What undoes the latest takes, their instant first; None: they stand, as all do before a grab."""
 
     _metered_take: Callable[..., int] = Scheduler.take
 
@@ -195,36 +196,19 @@ class Metered(Scheduler):
         """The line, unless it is not straight, or a subclass or an attribute takes permits in another way."""
         return self._line if self.take == self._metered_take and self._line.numbers != NO_LINE else None
 
-    def _collect(self) -> None:
-        """Heed the grabs since the last call. All takes before them stand."""
-        last, cut, peak = self._line.collect()
-        if last is not None:
-            self._latest = None
-            self._heed(last, cut, peak)
-
-    def _heed(self, last: int, cut: int, peak: int) -> None:
-        """Follow grabs, the latest at ``last``, that lost ``cut`` ticks and found at most ``peak`` idle ones."""
-        raise NotImplementedError
-
-    def __getstate__(self) -> object:
-        self._collect()  # the copy of a meter begins without grabs
-        return object.__getstate__(self)
-
-    def __copy__(self) -> Self:
-        from copy import deepcopy
-
-        return deepcopy(self)
+    def _heed_grabs(self) -> None:
+        """All takes before the latest grab stand."""
+        if self._line.peak >= 0:
+            self._latest, self._line.peak = None, -1
 
 
 def claim(owner: str, *schedulers: Scheduler) -> None:
     """Give them to one limiter, or to one scheduler of several. ValueError if one has an owner: each would spend the other's permits."""
     for scheduler in schedulers:
-        if other := getattr(scheduler, "_owner", None):
-            raise ValueError(
-                f"{scheduler!r} belongs to {other} already, so {owner} cannot have it. Make another scheduler, or share that limiter."
-            )
-    if len(schedulers) > 1 and len(schedulers) > len(set(map(id, schedulers))):
-        raise ValueError(f"{owner}: a scheduler given twice would be charged twice. Make two, or give it once.")
+        other = getattr(scheduler, "_owner", None)
+        if other or (len(schedulers) > 1 and schedulers.count(scheduler) > 1):
+            how = f"belongs to {other} already" if other else "is given twice"
+            raise ValueError(f"{scheduler!r} {how}, so {owner} cannot have it. Make another scheduler, or share that limiter.")
     for scheduler in schedulers:
         scheduler._owner = owner
 

@@ -37,7 +37,7 @@ class _Remainder:
     """
 
     __slots__ = (
-        *("_at", "_at_once", "_began", "_earlier", "_full_in", "_gain", "_known", "_recent", "_since", "_size"),
+        *("_at", "_began", "_earlier", "_full_in", "_gain", "_granted", "_known", "_recent", "_since", "_size"),
         *("doubted", "level", "most", "until"),
     )
 
@@ -53,22 +53,13 @@ class _Remainder:
     def tell(self, left: int, size: int, full_in: int, now: int, at: int, error: int, in_flight: int) -> None:
         """Heed another word of a bucket. ``now`` is the limiter's instant, and ``at`` the same in time that no pause holds up.
 
-        If that tells no rate, because the bucket is full or will be at once, the earlier rate stays. If ``full_in`` is not known within
-        a tenth, the earlier rate stays too, unless that is impossible: then it becomes the nearest that is possible.
+        The earlier rate stays if that tells none: the bucket is full or will be at once, or ``full_in`` is not known within a tenth.
         """
         self._advance(at)
         left = min(left, size)
         gain = size - left
-        if gain == 0 or full_in <= 0:
+        if gain == 0 or full_in < max(_EXACT * error, 1):
             gain, full_in = self._gain, self._full_in
-        elif full_in < _EXACT * error:
-            longest, shortest = full_in + error, full_in - error
-            if gain * self._full_in > self._gain * longest:
-                full_in = longest
-            elif shortest > 0 and gain * self._full_in < self._gain * shortest:
-                full_in = shortest
-            else:
-                gain, full_in = self._gain, self._full_in
         said = left * full_in
         level = self.level * full_in // self._full_in  # rounded down
         if at >= self._known:
@@ -79,7 +70,7 @@ class _Remainder:
     def _heed(self, left: int, size: int, gain: int, full_in: int, now: int) -> None:
         self._size, self._gain, self._full_in, self._began = size, gain, full_in, now
         self.most = left * full_in  # what the server said, less the grants since
-        self._at_once = 0  # permits granted since the server spoke, at that very instant
+        self._granted = 0  # permits granted since the server spoke
 
     def _advance(self, now: int) -> None:
         elapsed = now - self._at
@@ -116,7 +107,7 @@ class _Remainder:
             self.level -= permits * self._full_in
             self.most -= permits * self._full_in
             self._recent += permits
-            self._at_once += permits if now == self._began else 0
+            self._granted += permits
         return now if since is None else since
 
     def give_back(self, permits: int, now: int, taken: int | None) -> None:
@@ -124,10 +115,8 @@ class _Remainder:
         if taken is None or taken >= self.until:
             return
         self._advance(now)
-        uncounted = permits if taken > self._began else 0  # which the server had not counted when it spoke
-        if taken == self._began:
-            uncounted = min(permits, self._at_once)
-            self._at_once -= uncounted
+        uncounted = min(permits, self._granted) if taken >= self._began else 0  # when the server spoke
+        self._granted -= uncounted
         self.most = min(self.most + uncounted * self._full_in, self._size * self._full_in)
         if taken >= self._since:
             self._recent = max(0, self._recent - permits)

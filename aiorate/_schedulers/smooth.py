@@ -82,7 +82,7 @@ class SmoothBursty(_Smooth):
         return rate.permits, rate.period_ns, 0, num * full // den, NO_LINE
 
     def _rescaled(self, unit: int, cost: int) -> int:
-        return self._stored * cost // self._cost if self._in_permits else super()._rescaled(unit, cost)
+        return self._stored * self._cost // cost if self._in_permits else super()._rescaled(unit, cost)
 
     def __repr__(self) -> str:
         return f"SmoothBursty({str(self.rate)!r}, stored={self.stored:g})"
@@ -150,7 +150,7 @@ class SmoothWarmingUp(_Smooth):
         return ceil_div(level * scale + above * above * (cold - warm), scale * 2 * (cold + warm))
 
     def _rescaled(self, unit: int, cost: int) -> int:
-        return ceil_div(self._stored * unit, self._unit)  # rounded up: a fuller store is colder, so this gives no credit
+        return ceil_div(self._stored * self._unit, unit)  # rounded up: a fuller store is colder, so this gives no credit
 
     def __repr__(self) -> str:
         return f"SmoothWarmingUp({str(self.rate)!r}, warmup={ns_to_seconds(self._warmup):g}, stored={self.stored:g})"

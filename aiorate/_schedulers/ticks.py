@@ -48,15 +48,20 @@ class Pacing(Metered):
     def _setup(self, rate: Rate | str | Number, start: int | None) -> None:
         if start is not None:
             check_ns("start", start)
-        self.rate = rate = Rate.of(rate)
-        self._unit, self._cost, self._price, self._most, numbers = self._numbers(rate)
-        self._line: Meter = PureMeter() if numbers is NO_LINE else Meter(numbers)
+        self._line: Meter = PureMeter()
+        self._measure(Rate.of(rate))
+        if self._line.numbers is not NO_LINE:
+            self._line = Meter(self._line.numbers)
         self._start(start)
 
     def _start(self, start: int | None) -> None:
-        self._latest, self._lost = None, 0
+        self._latest, self._lost, self._line.cut = None, 0, 0
         self._stored = self._most or 0 if self._starts_full else 0
         self._line.due = None if start is None else start * self._unit
+
+    def _measure(self, rate: Rate) -> None:
+        self.rate = rate
+        self._unit, self._cost, self._price, self._most, self._line.numbers = self._numbers(rate)
 
     @abstractmethod
     def _numbers(self, rate: Rate) -> Numbers:
@@ -77,24 +82,24 @@ class Pacing(Metered):
         at = -(-due // unit)  # rounded up
         if at > now:
             return at
-        if line.last is not None:
-            self._collect()
+        if line.peak >= 0:
+            self._heed_grabs()
         if not self.books_since:
             since = at
         elif since is None or since > now:
             since = now
-        latest, stored, spilled = self._latest, self._stored, self._lost
+        latest, stored = self._latest, self._stored
         on_time = due > (since - 1) * unit
-        if latest is None or latest[0] != now:
-            self._latest = now, permits, (due, stored, spilled, since, None)
-        elif on_time:
+        if latest is not None and latest[0] != now:
+            latest = None
+        if latest is not None and on_time:
             self._latest = now, latest[1] + permits, latest[2]
         else:
-            self._latest = now, permits, (due, stored, spilled, since, latest)
+            self._latest = now, permits, (due, stored, self._lost, since, latest)
         if on_time and not stored and self._earn == _ONE:
             line.due = due + permits * self._cost  # as _after() says, in half the time
         else:
-            line.due, self._stored, self._lost = self._after(permits, due, stored, spilled, since)
+            line.due, self._stored, self._lost = self._after(permits, due, stored, self._lost, since)
         return -((stored - due) // unit) if self._makes_up else max(at, since)
 
     _metered_take = take
@@ -110,61 +115,46 @@ class Pacing(Metered):
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Undo the takes at ``taken``, if they are the latest. An older slot is lost, because it has delayed later requests."""
         check_ask("give_back()", permits, now, taken)
-        self._collect()
-        while permits and (latest := self._latest) is not None and latest[0] == taken:
-            due, stored, spilled, since, older = latest[2]
-            kept = max(latest[1] - permits, 0)
-            permits -= latest[1] - kept
-            # The record first, so that an interrupt in between loses permits instead of giving them twice.
-            if kept:
-                self._latest = latest[0], kept, latest[2]
-                due, stored, spilled = self._after(kept, due, stored, spilled, since)
-            else:
-                self._latest = older
-            self._line.due, self._stored, self._lost = due, stored, spilled
-
-    def _heed(self, last: int, cut: int, peak: int) -> None:
-        self._lost += cut
+        self._heed_grabs()
+        while permits > 0 and (latest := self._latest) is not None and latest[0] == taken:
+            before, permits = latest[2], permits - latest[1]
+            due, stored, lost, since, self._latest = before
+            if permits < 0:
+                self._latest = latest[0], -permits, before
+                due, stored, lost = self._after(-permits, due, stored, lost, since)
+            self._line.due, self._stored, self._lost = due, stored, lost
 
     def charge(self, permits: int, now: int) -> None:
         """Take permits from the store, and the rest on credit: later requests wait for it."""
         check_permits("charge()", permits)
-        self._collect()
         self._latest = None
         self._line.due, self._stored, self._lost = self._after(permits, self._due(now), self._stored, self._lost, now)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """The next slot keeps its instant, the ones after it follow at the new rate. What is stored or owed keeps its duration."""
-        due, line, rate = self._due(now), self._line, Rate.of(rate)
-        self._collect()
-        unit, cost, price, most, numbers = self._numbers(rate)
-        due = ceil_div(due * unit, self._unit)  # rounded up: no slot comes earlier than before
-        stored, spilled = self._rescaled(unit, cost), self._lost * unit // self._unit
-        # Without a call in between: a signal handler may raise there.
-        self._latest, line.due, self._stored, self._lost = None, due, stored, spilled
-        line.numbers = numbers
-        self.rate, self._unit, self._cost, self._price, self._most = rate, unit, cost, price, most
+        due, line, unit, cost = self._due(now), self._line, self._unit, self._cost
+        self._measure(Rate.of(rate))
+        self._stored, line.due = self._rescaled(unit, cost), ceil_div(due * self._unit, unit)  # rounded up: no slot is earlier than before
+        self._latest, self._lost, line.cut = None, (self._lost + line.cut) * self._unit // unit, 0
 
     def _rescaled(self, unit: int, cost: int) -> int:
-        """The store, at another `_unit` and `_cost`."""
-        return self._stored * unit // self._unit  # rounded down: no fraction of a permit is given
+        """The store, which was filled at that `_unit` and `_cost`."""
+        return self._stored * self._unit // unit  # rounded down: no fraction of a permit is given
 
     def reset(self, now: int) -> None:
         """Owe nothing, with the store of a new scheduler."""
-        self._line.collect()
         self._start(now)
 
     def available(self, now: int) -> int:
         """The slots that are due by now and, where stored permits are free, those in the store."""
-        due, stored, _ = self._after(0, self._due(now), self._stored, 0, now)
+        due, stored, _ = self._filled(self._due(now), self._stored, now)
         behind = now * self._unit - due
         return 0 if behind < 0 else (behind + (0 if self._price else stored)) // self._cost + 1
 
     @property
     def _spilled(self) -> int:
         """Nanoseconds of idle time that are given up, or found the store full."""
-        self._collect()
-        return self._lost // (self._unit * self._earn)
+        return (self._lost + self._line.cut) // (self._unit * self._earn)
 
     @property
     def next_free(self) -> int | None:
@@ -179,18 +169,18 @@ class Pacing(Metered):
 
     def _filled(self, due: int, stored: int, since: int) -> tuple[int, int, int]:
         """The next slot and the store after the idle time up to ``since``, and what found no room, in the store's unit."""
-        idle = since * self._unit
-        if due > idle - self._unit:  # within the instant is on time: a fraction of it lost at every grant would be drift
+        idle = since * self._unit - due
+        if idle < self._unit:  # within the instant is on time: a fraction of it lost at every grant would be drift
             return due, stored, 0
-        stored += (idle - due) * self._earn
-        most = self._most
-        return (idle, stored, 0) if most is None or stored <= most else (idle, most, stored - most)
+        stored += idle * self._earn
+        gone = 0 if self._most is None else max(stored - self._most, 0)
+        return due + idle, stored - gone, gone
 
-    def _after(self, permits: int, due: int, stored: int, spilled: int, since: int) -> tuple[int, int, int]:
+    def _after(self, permits: int, due: int, stored: int, lost: int, since: int) -> tuple[int, int, int]:
         """The next slot, the store and what was lost, after a request for that many permits that has stood in line since ``since``."""
         free, stored, gone = self._filled(due, stored, since)
         stored, cost = self._priced(stored, permits)
-        return free + cost, stored, spilled + gone
+        return free + cost, stored, lost + gone
 
 
 class TicksAccumulator(Pacing):
@@ -221,7 +211,6 @@ class TicksAccumulator(Pacing):
 
     def restart(self, now: int) -> None:
         """Forget the backlog: no slot is due before now."""
-        self._collect()
         due = max(self._due(now), now * self._unit)
         self._latest, self._line.due, self._stored = None, due, min(self._stored, due - now * self._unit)
 
@@ -241,15 +230,13 @@ class TicksAccumulator(Pacing):
 
     def _numbers(self, rate: Rate) -> Numbers:
         (unit, cost), (num, den) = rate._ticks, self._strictness
-        # As in _after(): a slot that is due within the instant is on time.
+        # As in _filled(): a slot that is due within the instant is on time.
         return unit, cost, 0, None, (unit, cost, unit - 1 if num else ENDLESS, 0) if num in (0, den) else NO_LINE
 
-    def _after(self, permits: int, due: int, stored: int, spilled: int, since: int) -> tuple[int, int, int]:
-        unit, given_up = self._unit, 0
-        if due <= (since - 1) * unit:  # within the instant is on time: a fraction of it lost at every grant would be drift
-            num, den = self._strictness
-            given_up = -((due - since * unit) * num // den)  # rounded up: the schedule never gains a fraction of a tick
-        return due + given_up + permits * self._cost, 0, spilled + given_up
+    def _filled(self, due: int, stored: int, since: int) -> tuple[int, int, int]:
+        behind, (num, den) = since * self._unit - due, self._strictness
+        given_up = ceil_div(behind * num, den) if behind >= self._unit else 0  # rounded up: the schedule never gains a fraction of a tick
+        return due + given_up, 0, given_up
 
 
 class BurstCompensation(TicksAccumulator):
@@ -334,6 +321,6 @@ class BurstRatio(TicksAccumulator):
     def _rescaled(self, unit: int, cost: int) -> int:
         due = self._due(0)  # it has begun
         # The slot of the schedule is rounded up, and so is the next free one: neither is sooner.
-        return ceil_div(due * unit, self._unit) - ceil_div((due - self._stored) * unit, self._unit)
+        return ceil_div(due * self._unit, unit) - ceil_div((due - self._stored) * self._unit, unit)
 
-    _after = Pacing._after  # the delay is stored
+    _filled = Pacing._filled  # the delay is stored

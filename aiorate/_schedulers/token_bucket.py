@@ -23,6 +23,7 @@ from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_pe
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
+    from aiorate._schedulers.interface import Standing
 
 
 _MANY = 64
@@ -66,8 +67,7 @@ class Stored(Metered):
 
         With ``now``, as they are when it is filled up to that instant too, which may be the one at which the schedule begins.
         """
-        if self._line.last is not None:
-            self._collect()
+        self._heed_grabs()
         last, over, (unit, cost, _, most, *_) = self._last, self._over, self._plan
         if last is None:
             if now is None:
@@ -85,8 +85,7 @@ class Stored(Metered):
         if last is None:
             self._at_first, self._over = level, over
             return
-        due = last * unit - level + cost
-        self._last, self._over, self._line.due = last, over, due  # in one step: a signal handler may raise after a call
+        self._last, self._over, self._line.due = last, over, last * unit - level + cost
 
     def take(self, permits: int, now: int, since: int | None = None, *, asking: bool = False) -> int:
         """As `Scheduler.take`. ``asking``: only say when, as `peek`."""
@@ -97,7 +96,7 @@ class Stored(Metered):
         if need > full:  # a bucket never grants it; from a pool it is granted when that is full, and the rest is owed
             check_ask("take()", permits, now, since, self.max_permits)
             need = full
-        if line.last is not None or self._last is None:
+        if line.peak >= 0 or self._last is None:
             self._level(now)
         due: int = line.due  # type: ignore[assignment]  # it has begun
         last: int = self._last  # pyright: ignore[reportAssignmentType]  # as above
@@ -184,19 +183,14 @@ class Stored(Metered):
 
     def _note_level(self, now: int, level: int) -> None:
         """A take found that level: no permits of earlier ones fit in that would not fit above it."""
-        if not (peaks := self._peaks):
-            self._peaks = [(now, level)]
-            return
-        place, last = len(peaks), peaks[-1][0]
-        if now < last:  # where the clock went back, the take is later in order
-            now = last
-        while place and peaks[place - 1][1] <= level:
-            place -= 1
-        if place >= _MANY and peaks[place - 1][1] - max(level, 0) < self._plan[2] // _MANY:
-            # Hardly lower: one record of both, which is never too low.
-            place -= 1
-            level = peaks[place][1]
-        peaks[place:] = ((now, level),)  # in one step: a signal handler may raise after a call
+        peaks = self._peaks = self._peaks or []
+        if peaks and now < peaks[-1][0]:  # where the clock went back, the take is later in order
+            now = peaks[-1][0]
+        while peaks and peaks[-1][1] <= level:
+            peaks.pop()
+        if len(peaks) >= _MANY and peaks[-1][1] - max(level, 0) < self._plan[2] // _MANY:
+            level = peaks.pop()[1]  # hardly lower: one record of both, which is never too low
+        peaks.append((now, level))
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Put permits back as far as there is room; by receipt, as far as there was room at every take since. The rest overflows."""
@@ -204,7 +198,7 @@ class Stored(Metered):
         if self._last is None:
             self._level(now)
         (last, level, over), (_, cost, full, most, *_) = self._level(), self._plan
-        latest, self._latest = self._latest, None  # first, so that an interrupt loses permits instead of giving them twice
+        latest, self._latest = self._latest, None
         credit = permits * cost
         if latest and latest[0] == taken and latest[1] >= permits:
             if latest[1] > permits:
@@ -221,20 +215,19 @@ class Stored(Metered):
             peaks = self._peaks or []
             place = bisect_right(peaks, taken, key=_instant)
             room = max(0, min(credit, full - level, *(full - found for _, found in peaks[place : place + 1])))
-            later = [(instant, found + room) for instant, found in peaks[place:]]  # each of these takes has found the credit
-            while later and place and peaks[place - 1][1] <= later[0][1]:
-                place -= 1
-            peaks[place:] = later
+            later, peaks[place:] = peaks[place:], []
+            for instant, found in later:  # each of these takes has found the credit
+                self._note_level(instant, found + room)
             self._keep(last, level + room, over + credit - room)
 
-    def _heed(self, last: int, cut: int, peak: int) -> None:
-        due, (unit, cost, *_) = self._line.due, self._plan
-        assert due is not None
-        assert self._last is not None
-        # Callers that wait since a late wake-up take what has come since, and it is filled only as far as they need.
-        self._last = max(self._last, min(last, self._line.since), ceil_div(due - cost, unit))
-        self._over += cut
-        self._note_level(last, peak + cost)
+    def _heed_grabs(self) -> None:
+        line, (unit, cost, *_) = self._line, self._plan
+        if line.peak >= 0:
+            self._note_level(line.last, line.peak + cost)
+            # Callers that wait since a late wake-up take what has come since, and it is filled only as far as they need.
+            self._last = max(self._last, min(line.last, line.since), ceil_div(line.due - cost, unit))  # type: ignore[operator]
+            self._over, line.cut = self._over + line.cut, 0
+            super()._heed_grabs()
 
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits at once. The level may fall below zero."""
@@ -262,7 +255,7 @@ class Stored(Metered):
 
     def reset(self, now: int) -> None:
         """Hold as many permits as at first, and no backlog."""
-        self._line.collect()
+        self._line.cut, self._line.peak = 0, -1
         self._latest = self._peaks = self._last = None
         self._over, self._at_first = 0, self._initial * self._plan[1]
         self._level(now)
@@ -315,6 +308,14 @@ class TokenBucket(Stored):
     def burst(self) -> int:
         """Size of the bucket in permits."""
         return self.max_permits
+
+    def _standings(self, now: int) -> list[Standing]:
+        (unit, cost, full, *_), due = self._plan, self._line.due
+        if due is None:
+            return super()._standings(now)
+        level = min(now * unit - due + cost, full)  # with what a meter has taken
+        left = max(level // cost, 0)
+        return [(self.max_permits, self.rate, left, now if left == self.max_permits else now + ceil_div((left + 1) * cost - level, unit))]
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. The bucket keeps its level in permits, and so does a debt."""

@@ -1,9 +1,11 @@
-"""The dimensions of a budget whose permits a store books."""
+"""A budget whose permits a store books, and its dimensions."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from aiorate._limiters.budget import Budget
+from aiorate._rate import ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._schedulers.interface import Scheduler
@@ -62,14 +64,14 @@ class _Dimension(Scheduler):
         return str(Part(self.rate, self.max_permits or 1))
 
 
-class Booked(Dimensions):
+class _Booked(Dimensions):
     """The dimensions of a budget in a store: what servers said of their quotas, which this process keeps, and the pool."""
 
     __slots__ = ("pool",)
 
-    def __init__(self, limits: dict[str, tuple[Rate, int | None]], late: int) -> None:
-        self.pool: Pool = Pool([Part(rate, burst or 1) for rate, burst in limits.values()], False, late)
-        super().__init__({name: _Dimension(self.pool, place, *limits[name]) for place, name in enumerate(limits)})
+    def __init__(self, pool: Pool, limits: dict[str, tuple[Rate, int | None]]) -> None:
+        self.pool: Pool = pool
+        super().__init__({name: _Dimension(pool, place, *limits[name]) for place, name in enumerate(limits)})
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
         at = super().peek(permits, now)
@@ -99,3 +101,21 @@ class Booked(Dimensions):
     def _shift(self, ns: int) -> None:
         super()._shift(ns)
         self.pool._shift(ns)
+
+
+class StoreBudget(Budget):
+    """A budget of rates and bursts, or None for a rate without one. It has a pool, whose slots are used up to ``late`` ns late."""
+
+    __slots__ = ("_late", "_pool")
+    _pool: Pool
+
+    def __init__(self, late: int, limits: dict[str, tuple[Rate, int | None]], **options: Any) -> None:
+        self._late = late
+        super().__init__(catch_up=ns_to_seconds(late), **options, **limits)  # type: ignore[arg-type]  # as _scheduler() has them
+
+    def _scheduler(self, limits: dict[str, Any]) -> Dimensions:
+        self._pool = Pool([Part(rate, burst or 1) for rate, burst in limits.values()], False, self._late)
+        return _Booked(self._pool, limits)
+
+
+StoreBudget.__name__ = "FileBudget"  # as errors name it: a RedisBudget is one of its own

@@ -1,7 +1,7 @@
-"""The one task that asks a store, for all limiters of a client in an event loop. At most one call is in flight.
+"""The one task and the one connection by which all limiters of a client in an event loop ask a store. At most one call is in flight.
 
-All that arrives meanwhile goes with the next call. The task ends when nothing was wanted for a second. With ``scope="process"``, the event
-loop is that of a thread, which lives as long as the task. A child process after a fork has its own.
+All that arrives meanwhile goes with the next call. The task ends, and closes the connection, when nothing was wanted for a second. With
+``scope="process"``, the event loop is that of a thread, which lives as long as the task. A child process after a fork has its own.
 """
 
 from __future__ import annotations
@@ -14,58 +14,60 @@ from functools import partial
 from itertools import islice
 from operator import call
 from random import uniform
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary
 
 from aiorate._loops.table import loop_here, running_loop
-from aiorate._store.script import Unreachable
-from aiorate._store.store import Store, is_cluster
+from aiorate._store.script import SHA, TEXT, Unreachable
+from aiorate._store.source import failure_of, is_cluster, kinds_of, settings_of
 from aiorate._tree.deciding import decisions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Sequence
 
-    from aiorate._store.store import Asked
+    Asked = tuple[bytes, Sequence[str | bytes]]  # the key, and the other arguments of the script
+    Command = tuple[str | bytes | int, ...]
 
 
 _TICK = 0.25  # seconds between looks at a call that may hang, and at a task that may be idle
 _PATIENCE = 2  # ticks without an answer until a call is given up
-_OF_CLUSTER = 32  # the same in an outage: its client takes a dozen round trips to connect, and nobody here sees their answers
-_IDLE_TICKS = 4
+_LONGEST = 32  # the same while connecting: a cluster or a Sentinel takes a dozen round trips, and nobody here sees their answers
+_IDLE = 4
 _MOST = 256  # keys in one call: writing and reading that keeps the loop busy for 10 ms, and the server for 3
 _RETRY, _LONGEST_RETRY = 0.01, 0.25
-
-
-class Session(Protocol):
-    """A limit's talk with the store. Called in decisions, in the client's loop, in any order."""
-
-    client: StoreClient | None
-    """The one that asks for it; None: none. It is called only by that one."""
-
-    def question(self) -> Asked | None: ...
-    def answered(self, reply: object) -> None: ...
-    def unreachable(self, failure: Unreachable, silent: float) -> bool: ...
-    def failed(self, error: BaseException) -> None: ...
+# Whoever asks here tries again by himself. While a connection is opened, each answer has its time.
+_ALONE: dict[str, Any] = {
+    "socket_timeout": _PATIENCE * _TICK,
+    "socket_connect_timeout": _PATIENCE * _TICK,
+    "retry": None,
+    "retry_on_error": [],
+    "retry_on_timeout": False,
+}
 
 
 class StoreClient:
-    """Asks on behalf of the sessions that woke it, in one call after the other: in that loop or, if it is None, in one of its own."""
+    """Asks on behalf of the sessions that woke it, in one call after the other: in that loop or, if it is None, in one of its own.
 
-    def __init__(self, source: object, loop: Any) -> None:
-        self._loop, self._store = loop, Store(source)  # which keeps the source: while this lives, no other client has its id
-        self._cluster: bool = is_cluster(source)
+    It calls `StoreSession.question`, and then ``answered``, ``unreachable`` or ``failed``: in decisions, in its loop. A client that was
+    given lends the settings of its connections: the one opened here takes half the time of a call through that client, and does not count
+    against its pool. That of a cluster is used itself, and never closed.
+    """
+
+    def __init__(self, source: Any, loop: Any) -> None:
+        self._source, self._loop = source, loop  # kept: while this lives, no other client or loop has its id
+        self._settings: Any = settings_of(source)
+        self._connection: Any = None
         self._decide: Callable[..., Any] = decisions.run if loop is None else call
-        self._attached: WeakSet[Session] = WeakSet()
-        self._wanting: dict[Session, None] = {}
-        self._asked: list[Session] = []  # those of the call in flight
+        self._attached: WeakSet[Any] = WeakSet()
+        self._wanting: dict[Any, None] = {}
+        self._asked: list[Any] = []  # those of the call in flight
         self._runs: bool = False  # whether the task does. Changed in decisions
         self._task: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
         self._native: asyncio.AbstractEventLoop | None = None  # that of the task, while it runs
         self._woken: asyncio.Event = asyncio.Event()  # what the task awaits while there is nothing to ask
         self._ticks: int = 0  # since the call in flight began, or the store was heard last, or since there is nothing to ask
-        self._heard: int = 0  # the answers of the store until the last tick
+        self._opening: bool = False  # whether it connects
         self._listening: list[Callable[[], object]] = []  # told when something was asked or answered, or the task is over
         self._silent: float | None = None  # when the first call began of those without an answer since the last
 
@@ -76,7 +78,7 @@ class StoreClient:
 
     # In decisions.
 
-    def wake(self, session: Session) -> None:
+    def wake(self, session: object) -> None:
         """Ask the store for it in the loop's next iteration, or when the call in flight is answered."""
         self._attached.add(session)
         self._wanting[session] = None
@@ -85,7 +87,7 @@ class StoreClient:
         else:
             self._start()
 
-    async def detach(self, session: Session) -> None:
+    async def detach(self, session: object) -> None:
         """Forget it, once it has nothing to tell, or cannot. After the last, neither task nor connection is left, nor a thread."""
         loop = loop_here()
         assert loop is not None  # a task runs
@@ -99,7 +101,7 @@ class StoreClient:
         if thread is not None and not self._runs:
             thread.join()
 
-    def _has_left(self, session: Session, tell: Callable[[], object]) -> bool:
+    def _has_left(self, session: object, tell: Callable[[], object]) -> bool:
         """Whether nothing is asked any more for a session that leaves. If not, tell when to look again."""
         if session not in self._wanting and session not in self._asked:
             self._attached.discard(session)
@@ -138,45 +140,6 @@ class StoreClient:
             self._start()
         self._tell()
 
-    # In the loop.
-
-    def _serve(self) -> None:
-        loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_until_complete(self._run())
-        finally:
-            loop.close()  # and waits for no thread that looks up an address, as asyncio.run() does
-
-    async def _run(self) -> None:
-        error: BaseException | None = None
-        loop = self._native = asyncio.get_running_loop()
-        self._task, self._woken = asyncio.current_task(), asyncio.Event()
-        self._tick = loop.call_later(_TICK, self._on_tick, loop)
-        try:
-            while self._wanting or await self._more():
-                await self._ask(loop)
-        except GeneratorExit:  # its loop was closed long ago, and its sessions ask in another by now
-            raise
-        except BaseException as raised:
-            error = raised
-            self._decide(self._fail, error)
-        self._tick.cancel()
-        try:
-            await self._store.close()
-        finally:
-            self._decide(self._end)
-        if not isinstance(error, (Exception, asyncio.CancelledError, type(None))):
-            raise error
-
-    async def _more(self) -> bool:
-        """Wait until something is wanted. False: nothing was for a while, or nobody is left."""
-        self._ticks = 0
-        self._woken.clear()
-        if self._attached and not self._wanting:  # else nobody is left, or another thread woke it before it was idle
-            await self._woken.wait()
-        return bool(self._wanting)
-
     def _questions(self) -> list[Asked]:
         """Those of the sessions that want something, in order."""
         self._asked, questions = [], []
@@ -194,25 +157,6 @@ class StoreClient:
         self._tell()
         return questions
 
-    async def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Make one call. Where there is no answer, ask again a little later."""
-        questions: list[Asked] = self._decide(self._questions)
-        if not questions:
-            return
-        self._ticks, self._heard, began = 0, self._store.heard, loop.time()
-        try:
-            replies = await self._store.ask(questions)
-        except asyncio.CancelledError:
-            if self._ticks <= _OF_CLUSTER or self._task is None:  # by somebody else
-                raise
-            self._task.uncancel()
-            replies = [Unreachable(f"no answer within {_PATIENCE * _TICK} s")] * len(questions)
-        self._decide(self._hear, replies, began)
-        if self._silent is not None:
-            await self._store.close()
-            if self._wanting:
-                await asyncio.sleep(min(max(loop.time() - self._silent, _RETRY), _LONGEST_RETRY) * uniform(0.5, 1.0))
-
     def _hear(self, replies: list[object], began: float) -> None:
         """The call that began then is over."""
         asked, self._asked = self._asked, []
@@ -220,14 +164,15 @@ class StoreClient:
         for session, reply in zip(asked, replies, strict=True):
             if session.client is not self:
                 continue
+            failure = failure_of(reply) if isinstance(reply, Exception) else None
             try:
-                if isinstance(reply, Unreachable):
-                    raise reply
-                session.answered(reply)
-            except Unreachable as failure:
+                if isinstance(failure, Unreachable):
+                    raise failure
+                session.answered(failure or reply)
+            except Unreachable as none:  # or an answer that makes no sense
                 self._silent = began if silent is None else silent
                 self._wanting.pop(session, None)
-                if session.unreachable(failure, began - self._silent):
+                if session.unreachable(none, began - self._silent):
                     self._wanting[session] = None
             except Exception as error:  # which does not concern the others
                 session.failed(error)
@@ -242,19 +187,119 @@ class StoreClient:
             if session.client is self:
                 session.failed(error)
 
+    # In the loop.
+
+    def _serve(self) -> None:
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self._run())
+        finally:
+            loop.close()  # and waits for no thread that looks up an address, as asyncio.run() does
+
+    async def _run(self) -> None:
+        error: BaseException | None = None
+        loop = self._native = asyncio.get_running_loop()
+        self._task, self._woken = asyncio.current_task(), asyncio.Event()
+        self._timer = loop.call_later(_TICK, self._on_tick, loop)
+        try:
+            while self._wanting or await self._more():
+                await self._ask(loop)
+        except GeneratorExit:  # its loop was closed long ago, and its sessions ask in another by now
+            raise
+        except BaseException as raised:
+            error = raised
+            self._decide(self._fail, error)
+        self._timer.cancel()
+        try:
+            await self._close()
+        finally:
+            self._decide(self._end)
+        if not isinstance(error, (Exception, asyncio.CancelledError, type(None))):
+            raise error
+
     def _on_tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._tick = loop.call_later(_TICK, self._on_tick, loop)
+        """Counted and not read from the clock: an answer to a loop that stood still is there already, and the store was not down."""
+        self._timer = loop.call_later(_TICK, self._on_tick, loop)
         self._ticks += 1
-        patience = _OF_CLUSTER if self._cluster and self._silent is not None and not self._listening else _PATIENCE
-        if not self._asked or self._task is None:
-            if self._ticks > _IDLE_TICKS:
+        if not self._asked:
+            if self._ticks > _IDLE:
                 self._woken.set()
-        elif self._store.heard > self._heard:  # it is far away, and alive
-            self._heard, self._ticks = self._store.heard, 1
-        # Counted and not read from the clock: an answer to a loop that stood still is there already, and the store was not down.
-        elif self._ticks > patience or not self._attached:
-            self._ticks = _OF_CLUSTER + 1
+        elif self._ticks > (_LONGEST if self._opening and not self._listening else _PATIENCE) and self._task is not None:
+            self._ticks = _LONGEST + 1
             self._task.cancel()
+
+    async def _more(self) -> bool:
+        """Wait until something is wanted. False: nothing was for a while, or nobody is left."""
+        self._ticks = 0
+        self._woken.clear()
+        if self._attached and not self._wanting:  # else nobody is left, or another thread woke it before it was idle
+            await self._woken.wait()
+        return bool(self._wanting)
+
+    async def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Make one call. Where there is no answer, ask again a little later."""
+        questions: list[Asked] = self._decide(self._questions)
+        if not questions:
+            return
+        self._ticks, began = 0, loop.time()
+        replies: list[object]
+        try:
+            if self._connection is None:
+                await self._open()
+            replies = await self._call([("EVALSHA", SHA, 1, key, *words) for key, words in questions])
+            missing = [place for place, reply in enumerate(replies) if isinstance(reply, Exception) and "NoScriptError" in kinds_of(reply)]
+            if missing:
+                # The first sends the text, and the server has it for the others.
+                again: list[Command] = [("EVALSHA", SHA, 1, questions[place][0], *questions[place][1]) for place in missing]
+                again[0] = ("EVAL", TEXT, *again[0][2:])
+                for place, reply in zip(missing, await self._call(again), strict=True):
+                    replies[place] = reply
+        except asyncio.CancelledError:
+            if self._ticks <= _LONGEST or self._task is None:  # by somebody else
+                raise
+            self._task.uncancel()
+            replies = [TimeoutError(f"no answer within {_PATIENCE * _TICK} s")] * len(questions)
+        except Exception as error:
+            replies = [error] * len(questions)
+        self._decide(self._hear, replies, began)
+        if self._silent is not None:
+            await self._close()
+            if self._wanting:
+                await asyncio.sleep(min(max(loop.time() - self._silent, _RETRY), _LONGEST_RETRY) * uniform(0.5, 1.0))
+
+    async def _open(self) -> None:
+        self._opening = True
+        if self._settings is None:
+            await self._source.initialize()  # not in many calls at once, which close each other's connections
+        else:
+            connection = self._settings.connection_class(**{**self._settings.connection_kwargs, **_ALONE})
+            await connection.connect()
+            connection.socket_timeout = None  # from here on ticks are counted, which costs less
+            self._connection = connection
+        self._opening, self._ticks = False, 0
+
+    async def _call(self, commands: Sequence[Command]) -> list[object]:
+        """Send them. Returns the reply to each, or the error that the server said. Raises if there is no answer."""
+        connection, replies = self._connection, list[object]()
+        if connection is not None:
+            await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+        for command in commands:
+            try:
+                replies.append(await (self._source.execute_command(*command) if connection is None else connection.read_response()))
+            except Exception as error:
+                if "ResponseError" not in kinds_of(error):
+                    raise
+                replies.append(error)
+        self._ticks = 0
+        return replies
+
+    async def _close(self) -> None:
+        """Close the connection, if it was opened here. The next call resolves the address again: another server may be there by then."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):  # it is broken already
+                await connection.disconnect()
 
 
 _clients: WeakValueDictionary[tuple[object, ...], StoreClient] = WeakValueDictionary()

@@ -4,8 +4,8 @@ the kernel: the kernel releases it if the process dies.
 The file is a page of head, and then levels of 16, 128, 1024, ... pages of records. The record of a name is in one page of some level, by
 its hash: in the first where there was room, which is a record that was never used, or one at rest. Nothing moves.
 
-A record has two copies, which are written in turns: each has a check sum, so that a torn one is seen and the other one holds. Instants
-are those of the monotonic clock. The wall clock counts for windows of the calendar, and for how long the machine was off.
+A record is written in one call and within one sector, so a kill leaves it whole; its check sum shows a damaged one. Instants are those of
+the monotonic clock. The wall clock counts for windows of the calendar, and for how long the machine was off.
 Knows nothing of limiters or of loops. It never blocks on the lock, and the file is not mapped: a mapped one that somebody empties ends
 the process.
 """
@@ -35,17 +35,16 @@ if TYPE_CHECKING or _LOCKS:
     from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 
 
-_MAGIC, _SAME = b"aiorate limits 1", 15  # the first 15 bytes are those of each release, and the last one is the number of the format
-_FIRST_LEVEL, _GROWTH, _LEVELS = 16, 8, 7  # pages; 38 million records
+_MAGIC = b"aiorate limits 2"  # the last byte is the number of the format
+_FIRST_LEVEL, _GROWTH = 16, 8  # pages
 _MOST_NUMBERS = 16  # of the dimensions of one limit
-_PAGE, _COPY, _PAIR = 4096, 256, 512
-_EMPTY = bytes(_PAIR)
-# The check sum, and what it is of: the kind of limit, the number of the copy, the digest of the name, when it was written: in which boot,
-# and in us of the monotonic and of the wall clock; after how many us it is at rest; and the value.
-_READ, _WRITE, _CHECK, _VALUE = Struct("<IIQ16s8sddd192x"), Struct("<IQ16s8sddd"), 4, 64
+_PAGE, _SIZE = 4096, 256
+_EMPTY = bytes(_SIZE)
+# The check sum of what follows: the digest of the name; the boot in which it was written, or nothing if only the wall clock counts; the
+# Unix time then, and after how many us it is at rest; and the value.
+_ABOUT, _WRITE, _CHECK, _NAME, _VALUE = Struct("<4x20s8sdd8xd192x"), Struct("<20s8sdd"), 4, slice(4, 24), 48
 _GRACE = NS_PER_SECOND  # for which others may hold the lock, and between two looks whether the file is still there
 _QUICK, _TRIES, _NAP = 3, 12, 100e-6  # a decision takes some 20 us
-About = tuple[Any, ...]
 Value = tuple[float, ...]
 T = TypeVar("T")
 Decide = Callable[["Value | None", float], "tuple[T, Value | None, float]"]
@@ -53,9 +52,12 @@ Decide = Callable[["Value | None", float], "tuple[T, Value | None, float]"]
 
 
 class Record:
-    """What a process knows of one record, which has the numbers of so many dimensions: of rates, or of windows by the ``wall`` clock."""
+    """What a process knows of one record, which has the numbers of so many dimensions: of rates, or of windows by the ``wall`` clock.
 
-    __slots__ = ("at", "digest", "file", "form", "heard", "kind", "told", "wall")
+    A name has a record for each ``kind`` of limit.
+    """
+
+    __slots__ = ("at", "digest", "file", "form", "told", "wall")
 
     def __init__(self, path: str | os.PathLike[str], name: str, kind: str, dimensions: int) -> None:
         self.wall: bool = kind == "window"
@@ -63,16 +65,13 @@ class Record:
         if numbers > _MOST_NUMBERS:
             raise ValueError(f"a limit in a file has at most {_MOST_NUMBERS // OF_RATE} rates or dimensions, not {dimensions}.")
         self.file: StoreFile = file_of(path)
-        self.digest: bytes = blake2b(name.encode(), digest_size=16).digest()
-        self.kind: int = crc32(f"{numbers} {kind}".encode())
+        self.digest: bytes = blake2b(f"{numbers} {kind} {name}".encode(), digest_size=20).digest()
         self.form: str = f"<{HEAD + numbers}d"
         """Of its value, packed."""
         self.at: int = 0
-        """Where the record was; 0: nowhere yet."""
+        """Where it was; 0: nowhere yet."""
         self.told: Value | None = None
-        """Its value when this process wrote it last, ..."""
-        self.heard: float = 0.0
-        """... and when, in us."""
+        """Its value when this process wrote it last."""
 
 
 class StoreFile:
@@ -106,7 +105,7 @@ class StoreFile:
         later; and EngineUnavailable for an error of the kernel, for a file that cannot be used, and once others have had it for a second.
         """
         for number in range(_TRIES if patient else _QUICK):
-            if patient and number > 1:
+            if number >= _QUICK:
                 time.sleep(_NAP)  # not sched_yield(), which hands whole slices to others
             try:
                 with self._lock:
@@ -151,49 +150,40 @@ class StoreFile:
 
     def _decide(self, record: Record, now: float, decide: Decide[T]) -> T:
         """Read, decide, and write."""
-        at, wall, pair, place, about, kept = record.at, time.time_ns() / 1000, b"", 0, None, None
-        if at and 0 in self._whole:
-            pair = self._read(at, _PAIR)
-            place, about = _newest(pair)
-        if about is None or about[3] != record.digest:  # somebody may have emptied the file
+        wall = time.time_ns() / 1000
+        data = self._read(record.at, _SIZE) if record.at and 0 in self._whole else _EMPTY
+        if data[_NAME] != record.digest:  # it is new here, or somebody has emptied the file
             self._check_head()
-            at, pair = self._find(record.digest, wall)
-            place, about = _newest(pair)
-        if about is not None and about[3] == record.digest:
-            kept = _kept(record, pair, place, about, now, wall)
-            if kept is not None and not record.wall:
-                now = max(now, kept[1])
+            record.at, data = self._find(record.digest, wall)
+        kept = _kept(record, data, now, wall) if data[_NAME] == record.digest else None
+        if kept is not None and not record.wall:
+            now = max(now, kept[1])
         answer, value, keep = decide(kept, now)
         if value is not None:
-            number = 1 if about is None else about[2] + 1
-            since_boot = time.monotonic_ns() / 1000 if record.wall else now
-            data = _WRITE.pack(record.kind, number, record.digest, _BOOT, since_boot, wall, keep) + pack(record.form, *value)
-            data = data.ljust(_COPY - _CHECK, b"\0")
-            self._write(crc32(data).to_bytes(_CHECK, "little") + data, at + _COPY - place)
-            record.at, record.told, record.heard = at, value, now
+            new = _WRITE.pack(record.digest, b"" if record.wall else _BOOT, wall, keep) + pack(record.form, *value)
+            new = new.ljust(_SIZE - _CHECK, b"\0")
+            os.pwrite(self._descriptor, crc32(new).to_bytes(_CHECK, "little") + new, record.at)  # whole, or not at all
+            record.told = value
         return answer
 
     def _find(self, digest: bytes, wall: float) -> tuple[int, bytes]:
         """Where the record of that name is or shall be, and what is there."""
-        hashed, room, first, pages, found = int.from_bytes(digest[:4], "little"), 0, 1, _FIRST_LEVEL, b""
-        for _ in range(_LEVELS):
+        hashed, room, first, pages = int.from_bytes(digest[:4], "little"), 0, 1, _FIRST_LEVEL
+        while True:
             start = _PAGE * (first + hashed % pages)
             page = self._read(start, _PAGE)
-            copies, known = [*_READ.iter_unpack(page)], start in self._whole
-            for at, one, other in zip(range(0, _PAGE, _PAIR), copies[::2], copies[1::2], strict=True):
-                if not known or digest in (one[3], other[3]):
-                    about = _newest(page[at : at + _PAIR])[1]
-                    if about is not None and about[3] == digest:
-                        return start + at, page[at : at + _PAIR]
-                if not room and _rests(one, wall) and _rests(other, wall):  # or it was never used
-                    room, found = start + at, page[at : at + _PAIR]
-            self._whole.add(start)
-            if not copies[-2][2]:  # the last one was never used, nor are the levels below
-                break
+            if start not in self._whole:
+                for at in range(0, _PAGE, _SIZE):
+                    _check(page[at : at + _SIZE])
+                self._whole.add(start)
+            if (at := page.find(digest) - _NAME.start) % _SIZE == 0:
+                return start + at, page[at : at + _SIZE]
+            if not room:
+                places = zip(range(start, start + _PAGE, _SIZE), _ABOUT.iter_unpack(page), strict=True)
+                room = next((at for at, about in places if _rests(about, wall)), 0)
+            if page.endswith(_EMPTY):  # never used, nor are the levels below
+                return room, self._read(room, _SIZE)
             first, pages = first + pages, pages * _GROWTH
-        if not room:
-            raise OSError(0, "it has no room for more names")
-        return room, found
 
     def _check_head(self) -> None:
         """Write the head of an empty file. Raises OSError for one that holds something else."""
@@ -201,52 +191,33 @@ class StoreFile:
             raise OSError(0, "it is not a regular file")
         head = os.pread(self._descriptor, len(_MAGIC), 0)
         if not head:
-            self._write(_MAGIC, 0)
+            os.pwrite(self._descriptor, _MAGIC, 0)
         elif head != _MAGIC:
-            other = "another release of aiorate uses it" if head[:_SAME] == _MAGIC[:_SAME] else "it holds something else"
-            raise OSError(0, f"{other}, and was left as it is")
+            raise OSError(0, "it holds something else, or is of another release of aiorate, and was left as it is")
         self._whole.add(0)
 
     def _read(self, at: int, size: int) -> bytes:
         return os.pread(self._descriptor, size, at).ljust(size, b"\0")
 
-    def _write(self, data: bytes, at: int) -> None:
-        if os.pwrite(self._descriptor, data, at) != len(data):
-            raise OSError(0, "there is no space left on its disk")
+
+def _kept(record: Record, data: bytes, now: float, wall: float) -> Value:
+    """The value of a record, as if the machine had not been started anew since."""
+    _check(data)
+    _, boot, unix, _, _ = _ABOUT.unpack(data)
+    value: Value = unpack_from(record.form, data, _VALUE)
+    return value if boot == _BOOT or record.wall else (value[0], now - max(wall - unix, 0.0), *value[2:])
 
 
-def _kept(record: Record, pair: bytes, place: int, about: About, now: float, wall: float) -> Value | None:
-    """The value of a record, as if the machine had not been started anew since; None: it says nothing any more."""
-    _, kind, _, _, boot, _, written, _ = about
-    if kind != record.kind:
-        if _rests(about, wall):
-            return None
-        raise OSError(0, "another kind of limit has that name in it. Give each a name of its own")
-    value: Value = unpack_from(record.form, pair, place + _VALUE)
-    if boot == _BOOT or record.wall:
-        return value
-    if record.told is not None:
-        raise OSError(0, "another machine uses it too, by another clock. Use a file on a local disk")
-    return (value[0], now - max(wall - written, 0.0), *value[2:])
-
-
-def _rests(about: About, wall: float) -> bool:
-    """Whether a copy says nothing any more, by both clocks."""
-    boot, since_boot, unix, keep = about[4:]
-    return bool(wall - unix > keep and (boot != _BOOT or time.monotonic_ns() / 1000 - since_boot > keep))
-
-
-def _newest(pair: bytes) -> tuple[int, About | None]:
-    """The newer sound copy of a record: its place, and what it says; None: none was written. Raises OSError for a damaged record."""
-    if pair == _EMPTY:
-        return _COPY, None
-    one, other = _READ.iter_unpack(pair)
-    for place, about in ((_COPY, other), (0, one)) if other[2] > one[2] else ((0, one), (_COPY, other)):
-        if about[0] == crc32(pair[place + _CHECK : place + _COPY]):
-            return place, about
-    if not _EMPTY.startswith((pair[:_COPY], pair[_COPY:])):
+def _check(data: bytes) -> None:
+    """Raise OSError for a damaged record."""
+    if crc32(data[_CHECK:]) != int.from_bytes(data[:_CHECK], "little") and data != _EMPTY:
         raise OSError(0, "it is damaged. Remove it, and all limits in it begin anew")
-    return _COPY, None  # it was torn as the first
+
+
+def _rests(about: tuple[Any, ...], wall: float) -> bool:
+    """Whether a record says nothing any more, by both clocks, or was never used."""
+    _, boot, unix, keep, written = about
+    return bool(wall - unix > keep and (boot != _BOOT or time.monotonic_ns() / 1000 - written > keep))
 
 
 def _boot() -> bytes:

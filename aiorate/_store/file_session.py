@@ -45,19 +45,16 @@ class FileSession(Talk):
     def wanted(self, now: int) -> bool:
         """Ask for what a request lacks, now or not at all if it does not wait. Returns that nothing is on its way."""
         pool, node, need = self._pool, self._node, self._pool.refused
-        waits = node.line.is_waited_in
         if not need or node.held_at is not None:
             return False
+        waits, (n, each) = node.line.is_waited_in, pool.slots_of(need)
+        lacks = n - pool.usable(n, now) if pool.unit and pool.hand.count else n
         if waits or self._lease:
             self._ask(now, self._lack())
-            if waits and pool.unit and pool.look_at is None and pool.usable(need[0], now) < need[0]:  # the first gathers more
+            if waits and pool.unit and pool.look_at is None and pool.usable(n, now) < n:  # the first gathers more
                 pool.look_at = now + self._horizon // 2
-        elif not pool.unit:
-            self._ask(now, [(1, need)], within=0.0)
-        else:
-            lacks = need[0] - pool.usable(need[0], now) if pool.hand.count else need[0]
-            if lacks > 0 and (len(pool.parts) > 1 or self.busy or not self._take_now(now, lacks)):
-                self._ask(now, [(lacks, (1,) * len(pool.parts))], within=0.0)
+        elif lacks > 0 and (len(each) > 1 or not pool.unit or self.busy or not self._take_now(now, lacks)):
+            self._ask(now, [(lacks, each)], within=0.0)
         return False
 
     def _take_now(self, now: int, n: int) -> bool:
@@ -79,7 +76,7 @@ class FileSession(Talk):
     def _ask(self, now: int, runs: Runs, within: float = -1.0, gone: int = 0) -> None:
         """Ask for these, and tell what is untold; see `Talk._ask_for`. Raises EngineUnavailable."""
         pool, node, record, asked = self._pool, self._node, self._record, self._unix(now)
-        sent, question = self._ask_for(runs, within, asked - record.heard, int(asked * US), gone)
+        sent, question = self._ask_for(runs, within, asked - record.told[1] if record.told else 0.0, int(asked * US), gone)
 
         def decide(kept: Value | None, at: float) -> tuple[Answer, Value | None, float]:
             found = Answering(at, question, kept, record.told, gone > 0 and kept == self._booked)

@@ -12,7 +12,7 @@ from aiorate._schedulers.calendar_window import CalendarWindow
 from aiorate._schedulers.interface import check_permits
 from aiorate._schedulers.token_bucket import TokenBucket
 from aiorate._store.slots import MS, Part, check_memory
-from aiorate._store.store import check_source
+from aiorate._store.source import check_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,48 +28,32 @@ _MOST_PERMITS = 10**15
 
 
 class Terms:
-    """How a limit uses its store. Durations are in ns. Raises TypeError and ValueError for wrong options."""
+    """How a limit uses its store. Raises TypeError and ValueError for wrong options."""
 
     def __init__(
-        self,
-        call: str,
-        method: str,
-        kind: str,
-        source: object,
-        name: object,
-        scope: object,
-        horizon: Duration,
-        lease: Duration,
-        slack: Duration,
-        policy: str,
-        share: Number | None,
-        grace: Duration,
+        self, call: str, kind: str, source: object, name: object, scope: object, policy: str, share: Number | None, **durations: Duration
     ) -> None:
         check_source(source, alone=scope == "process")
         check_name(call, name)
-        self.source, self.kind, self.call = source, kind, method
-        """Where to ask; the kind of limit, as the value of the key has it; and what errors name."""
-        durations = {"horizon": horizon, "lease": lease, "slack": slack, "grace": grace}
+        self.source, self.kind, self.policy = source, kind, policy
         self.horizon, self.lease, self.slack, self.grace = [duration_to_ns(each, f"{call}({of})") for of, each in durations.items()]
-        """How far ahead all processes together aim to book; how far ahead slots are taken that nobody asked for yet, or 0; how late a slot
-        may be used; and how long an outage may take until the policy decides."""
+        """In ns: how far ahead all processes together aim to book; how far ahead slots are taken that nobody asked for yet, or 0; how late
+        a slot may be used; and how long an outage may take until the policy decides."""
         self.late: int = max(self.slack, self.lease)
         """How late a slot may be used that was taken ahead."""
         if self.late < MS:
             raise ValueError(
-                f"{call}(slack={slack!r}) must be at least 0.001 seconds, because no event loop uses a permit at its very instant. 0.005 is"
-                " the default."
+                f"{call}(slack={durations['slack']!r}) must be at least 0.001 seconds: event loops are late. 0.005 is the default."
             )
         if self.horizon < 1:
-            raise ValueError(f"{call}(horizon={horizon!r}) must be more than 0 seconds.")
+            raise ValueError(f"{call}(horizon={durations['horizon']!r}) must be more than 0 seconds.")
         if policy not in _POLICIES:
             raise ValueError(f"{call}(on_unavailable) must be one of {', '.join(_POLICIES)}, not {policy!r}.")
         if (policy == "local") is (share is None):
             raise ValueError(f"{call}(): on_unavailable='local' needs local_share, its part of the rate, and no other policy has it.")
-        self.policy = policy
-        self.share: Fraction = Fraction(1) if share is None else Fraction(*exact(share, f"{call}(local_share)"))
+        self.share: Fraction = Fraction(0) if share is None else Fraction(*exact(share, f"{call}(local_share)"))
         """This process's part of the limits with the policy "local"."""
-        if not 0 < self.share <= 1:
+        if share is not None and not 0 < self.share <= 1:
             raise ValueError(f"{call}(local_share={share!r}) must be more than 0 and at most 1.")
 
 
@@ -90,35 +74,27 @@ def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None,
     limits: Sequence[object] = limit if isinstance(limit, (list, tuple)) else [limit]
     calendar = next((each for each in limits if isinstance(each, CalendarWindow)), None)
     if calendar is not None:
-        if len(limits) > 1:
+        if len(limits) > 1 or burst is not None or lease:
             raise ValueError(
-                f"{call}(rate): the CalendarWindow of {calendar._described} must be the only limit. For another limit besides, let a"
-                f" limiter share it: KeyedLimiter(lambda key: {call}(..., '10/s'), shared={call}(..., CalendarWindow(...)))."
+                f"{call}(rate): the CalendarWindow of {calendar._described} must be the only limit, and has no burst and no lease."
             )
-        if burst is not None or lease:
-            raise ValueError(f"{call}(): a CalendarWindow has no burst and no lease. All its permits may go at once.")
         if calendar.rate.permits > _MOST_PERMITS:
             raise ValueError(f"{call}(rate): a store counts at most 10**15 permits of a window, and {calendar._described} has more.")
         return [Part(calendar.rate, calendar.rate.permits, deepcopy(calendar))]
     if burst is not None:
         check_permits(f"{call}(burst)", burst)
-
-    def part_of(limit: object) -> Part:
-        rate, own = limit_of(f"{call}(rate)", limit, burst)
-        if own and burst:
-            raise ValueError(f"{call}(burst={burst!r}): {limit!r} has a burst already. Leave burst= out.")
-        return Part(rate, own or burst or 1)
-
     if not limits:
         raise ValueError(f"{call}(rate) needs at least one limit, such as ['10/s', '500/min'].")
-    return [part_of(each) for each in limits]
+    return [Part(rate, own or 1) for rate, own in [limit_of(f"{call}(rate)", each, burst) for each in limits]]
 
 
 def limit_of(what: str, limit: object, burst: int | None = None) -> tuple[Rate, int | None]:
-    """A rate, which may have that ``burst``, or the rate and the burst of a bucket. Raises TypeError and ValueError for anything else."""
-    own: int | None = None
+    """The rate and the burst of a bucket, or a rate, which may have that ``burst``. Raises TypeError and ValueError for anything else."""
+    own = burst
     if isinstance(limit, TokenBucket):
         rate, own = limit.rate, limit.burst
+        if burst is not None:
+            raise ValueError(f"{what}: {limit!r} has a burst already. Leave burst= out.")
         if deepcopy(limit).peek(own, 0) > 0:
             raise ValueError(f"{what}: the bucket in the store starts full. Give {limit!r} without initial= and start=.")
     else:
@@ -129,5 +105,5 @@ def limit_of(what: str, limit: object, burst: int | None = None) -> tuple[Rate, 
                 f"{what} must be a rate such as '100/s', or a TokenBucket, not {kind_of(limit)}. Of several, a limiter takes a list:"
                 " ['10/s', '100/min']; and a budget has a dimension for each."
             ) from None
-    check_memory(what, rate, own or burst or 1)
+    check_memory(what, rate, own or 1)
     return rate, own

@@ -8,7 +8,6 @@ that nobody used in time lapses, which bounds what all processes together grant.
 
 from __future__ import annotations
 
-from collections import deque
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _LOOK_AGAIN_NS = 20_000_000
+_NEVER = -MOST_NS, 0, 0
 _ONE = 1  # compared by identity
 
 
@@ -50,8 +50,7 @@ class Pool(Scheduler):
         self._late: int = late
         self.rate = max(parts, key=lambda part: part.rate.period_ns / part.rate.permits).rate if unit else parts[0].rate
         self.hand: Hand = Hand()
-        self._granted: deque[tuple[int, int, int]] = deque()  # the latest grants: when, and when their slots were due and how late
-        self.spent: int = 0  # permits granted in all
+        self._granted: tuple[int, int, int] = _NEVER  # the latest instant of a grant, and when its slots were due and how late
         self.refused: tuple[int, ...] | None = None  # the need of the last request that lacked slots; None: another was granted since
         self.waits_for: int = 0  # the place of the dimension that the last request without a slot waits for
 
@@ -69,7 +68,7 @@ class Pool(Scheduler):
         self.answer_ns: int = 1  # how long an answer of the store takes, smoothed; 1: it was not measured; 0: it answers at once
         self.patient: bool = False  # whether the first in line keeps its slots while another limit is asked after this one
         self.outage: str = ""  # the policy in force while the store does not answer
-        self.free: int = -MOST_NS  # until when slots were granted that nobody counts
+        self.alone: range = range(0)  # instants of the latest outage, whose grants no store has heard of
 
     def need(self, permits: Permits) -> tuple[int, ...]:
         """The amounts of a request, as slots have them."""
@@ -111,7 +110,7 @@ class Pool(Scheduler):
 
     def clear(self) -> list[Run]:
         """Give up all slots in hand. Returns them."""
-        self._granted.clear()
+        self._granted = _NEVER
         return self.hand.clear()
 
     def give_up(self, tail: Run | None, now: int) -> int:
@@ -128,7 +127,7 @@ class Pool(Scheduler):
 
     def correct(self, more: Sequence[int], taken: int, at_once: bool = False) -> None:
         """More was used, or less (below 0), than was granted at that instant."""
-        if taken <= self.free or not any(more):
+        if taken in self.alone or not any(more):
             return
         self.corrections = [own + its for own, its in zip(self.corrections, more, strict=True)]
         if min(more) < 0:
@@ -164,7 +163,7 @@ class Pool(Scheduler):
                 at = run.due
                 self._note(now, at, run.late)
                 hand.remove(1)
-                self._counted(1, now)
+                self._counted(now)
                 return at
         size = _size(permits)
         check_ask("take()", size, now, since, self.max_permits)
@@ -182,7 +181,7 @@ class Pool(Scheduler):
             hand.remove(count)
             if any(rest):  # for the next request
                 hand.add(Run(rest, 1, last.late, [(at, 1, 0)]))
-            self._counted(size, now)
+            self._counted(now)
         elif self.answer_ns and (self.unit or hand.count <= self.asks_below or hand.last_due() <= now + self.answer_ns):
             self._want(now, need)
         return at
@@ -218,8 +217,6 @@ class Pool(Scheduler):
         at, last, *_ = self._find(need, now) if first else self.hand.find(together, self._lapsed(together, now))
         if last is not None:
             return at
-        if self.outage in ("open", "raise"):
-            return now if self.outage == "open" else NOBODY_KNOWS
         if self.unit:
             together = self.need(max(together[0] - self.usable(together[0], now), 1))
         elif self.calendar is None:  # larger amounts are owed
@@ -231,8 +228,7 @@ class Pool(Scheduler):
             self.waits_for = dues.index(max(dues))
         return max(at, *dues)
 
-    def _counted(self, size: int, now: int) -> None:
-        self.spent += size
+    def _counted(self, now: int) -> None:
         self.refused = None
         if self.hand.count <= self.asks_below:
             self._want(now)
@@ -252,12 +248,8 @@ class Pool(Scheduler):
         return 0 if last is None or now <= at + last.late else max(lapsed - self.patient, 0)
 
     def _note(self, now: int, at: int, late: int) -> None:
-        granted = self._granted
-        if granted and granted[0][1] + granted[0][2] < now:
-            granted.popleft()  # one for one, so they are never many
-        elif granted and granted[-1][0] == now:
-            at = min(at, granted.pop()[1])
-        granted.append((now, at, late))
+        instant, before, _ = self._granted
+        self._granted = now, min(at, before) if instant == now else at, late
 
     # What comes back, and changes.
 
@@ -266,13 +258,13 @@ class Pool(Scheduler):
         size = _size(permits)
         check_ask("give_back()", size, now, taken)
         amounts = self.need(permits)
-        for instant, at, late in self._granted:
-            if instant == taken and now <= at + late:
-                slots, each = self.slots_of(amounts)
-                self.hand.add(Run(each, slots, late, [(at, 1, 0)]))
-                if not self.unit:
-                    self.corrected(False)
-                return
+        instant, at, late = self._granted
+        if instant == taken and now <= at + late:
+            slots, each = self.slots_of(amounts)
+            self.hand.add(Run(each, slots, late, [(at, 1, 0)]))
+            if not self.unit:
+                self.corrected(False)
+            return
         if taken is None or not self.unit:  # it is a refund, or no slot of a rate
             self.correct([-of for of in amounts], now if taken is None else taken)
 
@@ -312,9 +304,7 @@ class Pool(Scheduler):
         due = max(self.hand.by(now) - self._lapsed(self.need(1), now), 0) if self.unit else 0
         told: list[Standing] = []
         for part, level in zip(self.parts, self.levels, strict=True):
-            left, at = level.standing(part, due, now)
-            if self.outage:
-                left, at = (part.burst, now) if self.outage == "open" else (0, NOBODY_KNOWS)
+            left, at = (0, NOBODY_KNOWS) if self.outage in ("raise", "wait") else level.standing(part, due, now)
             told.append((part.burst, part.rate, left, at))
         return told
 

@@ -5,7 +5,7 @@ The wall clock of this machine decides nothing: the store says what time it is, 
 
 from __future__ import annotations
 
-from itertools import takewhile
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from aiorate._errors import EngineUnavailable
@@ -15,7 +15,7 @@ from aiorate._rate import NS_PER_SECOND, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._store.client import client_of
 from aiorate._store.script import FORM, MOST_RUNS, Refusal, pack, read_answer
-from aiorate._store.slots import US, Run
+from aiorate._store.slots import US
 from aiorate._store.talk import FLUSH_NS, Sent, Talk
 from aiorate._store.twin import Local
 from aiorate._tree.refusals import too_long
@@ -23,11 +23,10 @@ from aiorate._tree.refusals import too_long
 if TYPE_CHECKING:
     from aiorate._loops.loop import Ticket
     from aiorate._schedulers.amounts import Permits
-    from aiorate._store.client import StoreClient
+    from aiorate._store.client import Asked, StoreClient
     from aiorate._store.options import Terms
     from aiorate._store.pool import Pool
     from aiorate._store.script import Answer, Unreachable
-    from aiorate._store.store import Asked
     from aiorate._store.talk import Runs
     from aiorate._tree.limit import Limit
 
@@ -39,6 +38,7 @@ _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
 _SINCE = 1 << 190  # since when they stand in line, and for how long they may wait: later than any instant
 _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
+_OPEN = Fraction(10**30)  # what "open" has of the limits: no amount takes any time
 _LATEST_UNIX_NS = 10**19  # the year 2286
 
 
@@ -61,7 +61,7 @@ class StoreSession(Talk):
         self._came: int = 0  # how many slots came last
         self._lost: tuple[int, Unreachable] | None = None  # the reading at the first call without an answer, and what failed last
         self._degraded: bool = False  # whether that has gone on for longer than the grace
-        self._local: Local | None = None  # the store meanwhile, by the policy "local"
+        self._local: Local | None = None  # the store meanwhile, by the policies "local" and "open"
         self._wanted_at: int = 0  # the reading when slots were wanted last
         self._asked: list[Ticket] = []  # the requests that the question under way is for, if they ask once
         super().__init__(node, pool, terms.horizon, terms.lease if pool.unit else 0, terms.slack)  # of reservations, nothing is taken ahead
@@ -70,32 +70,23 @@ class StoreSession(Talk):
 
     def wanted(self, now: int) -> bool:
         """Slots may be wanted at that instant. Returns whether to wait for the store, which is asked. Raises EngineUnavailable."""
-        here = self._pool.outage not in ("", "wait")  # whether the policy answers at once
-        asks = self._open and (here or bool(self._lacking()) or not self._enough(now))
+        pool, node, local = self._pool, self._node, self._local
+        here = pool.outage not in ("", "wait")  # whether the policy answers at once
+        asks = (here or bool(self._once(lacking=True)) or not self._enough(now)) and self._tell()
         if asks:
-            self._wanted_at = self._node.read()
-            self._wake()
-        if here:
-            self._answer_here(now)
-        return asks and not here
-
-    def _answer_here(self, now: int) -> None:
-        """By the policy: ask a store of this process the same, raise, or have what a request lacks be due."""
-        node, pool, need, local, lost = self._node, self._pool, self._pool.refused, self._local, self._lost
-        if local is not None:
+            self._wanted_at = node.read()
+        if here and local is not None:
             runs, within = self._wants() if node.held_at is None else ([], -1.0)
             if runs:
                 sent = Sent(node.read(), node.now(), runs, local.parts, within >= 0)
                 answer = local.ask(self._question(runs, within), sent.at)
                 self._book(answer, sent, sent.now)
                 self._refuse(answer)
-        elif need and lost is not None and pool.hand.find(need)[1] is None:
-            if pool.outage == "raise":
-                text = f"the store does not answer: {str(lost[1]).rstrip('.')}. It is asked again"
-                raise self._error(f"{text}; on_unavailable= says what happens meanwhile.", lost[1])
-            pool.free = now
-            slots, each = pool.slots_of(need)
-            pool.hand.add(Run(each, slots, 0, [(now, 1, 0)]))
+                pool.alone = range(pool.alone.start, sent.now + 1)
+        elif here and self._lost is not None and pool.refused and pool.hand.find(pool.refused)[1] is None:
+            text = f"the store does not answer: {str(self._lost[1]).rstrip('.')}. It is asked again"
+            raise self._error(f"{text}; on_unavailable= says what happens meanwhile.", self._lost[1])
+        return asks and not here
 
     @property
     def state(self) -> str:
@@ -138,17 +129,16 @@ class StoreSession(Talk):
         """Whether the store may be asked from here: not for try_acquire() and delay() outside a loop."""
         return not self._node.closed and (self._node.tree.threads or running_loop() is not None)
 
-    def _tell(self, gone: int = 0) -> None:
-        if self._open:
-            self._wake()
-
-    def _wake(self) -> None:
-        """Have the client ask that is the right one here."""
+    def _tell(self, gone: int = 0) -> bool:
+        """Have the client ask that is the right one here. Returns whether there is one."""
+        if not self._open:
+            return False
         self.moved()
         if self.client is None:
             self.client = client_of(self._terms.source, self._key, self._node.tree.threads)
             self._node.tree.add(self._node)
         self.client.wake(self)
+        return True
 
     def _enough(self, now: int) -> bool:
         """Whether more than half of the slots that came last are left, and some last until others could be here.
@@ -162,10 +152,10 @@ class StoreSession(Talk):
 
     def _wants(self) -> tuple[Runs, float]:
         """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""
-        pool, self._asked = self._pool, self._lacking()[:MOST_RUNS]
+        pool, self._asked = self._pool, self._once(lacking=True)[:MOST_RUNS]
         if self._asked:
             return [pool.slots_of(pool.need(ticket.wanted)) for ticket in self._asked], self._slack / US
-        return ([] if self._enough(self._node.now()) else self._lack()), -1.0
+        return self._lack(), -1.0
 
     def question(self) -> Asked | None:
         """What to ask now; None: nothing."""
@@ -177,22 +167,18 @@ class StoreSession(Talk):
         gone = self._pool.give_up(self._tail, node.now()) if closed else 0
         probes = self._degraded and reading - self._wanted_at < _INTEREST_NS
         if not (super().busy or runs or gone or probes or (node.held_at is not None and node.first() is not None)):
-            self._nothing_to_ask()
+            if not self._degraded:
+                self._lost = None
+            elif self._local is None or not self._lease:  # requests wait until it is known whether the store answers
+                self._pool.outage = ""
+            self._pool.asked = False
+            first = self._first()
+            if first and self._pool.lacks(first, node.now()):
+                node.changed()  # nothing is on its way that would wake it
             return None
         unix = min(max(self._clock + reading, 3 * self._pool.rate.period_ns), _LATEST_UNIX_NS)
         self._sent, asked = self._ask_for(runs, within, (reading - self._told_at) / US, unix, 0 if any(self._pool.corrections) else gone)
         return self._key.encode(), [pack(asked), self._told or f"{FORM} {self._terms.kind}"]  # whatever encoding the client has
-
-    def _nothing_to_ask(self) -> None:
-        pool, node = self._pool, self._node
-        if not self._degraded:
-            self._lost = None
-        elif self._local is None or not self._lease:  # requests wait until it is known whether the store answers
-            pool.outage = ""
-        pool.asked = False
-        first = self._first()
-        if first and pool.lacks(first, node.now()):
-            node.changed()  # nothing is on its way that would wake it
 
     # What the client hears.
 
@@ -202,7 +188,6 @@ class StoreSession(Talk):
         if sent is None:  # its question was forgotten
             return
         if isinstance(reply, Refusal):  # requests in line fail, whatever the policy
-            self._unanswered()
             self._restored()
             self.failed(self._error(f"the store refuses: {reply}", reply))
             return
@@ -211,13 +196,11 @@ class StoreSession(Talk):
         took = max(min(received - sent.at, _LONGEST_ANSWER_NS), 1)
         pool.answer_ns = (3 * pool.answer_ns + took) // 4 if self._told else took
         self._clock = int(answer.numbers[1 if answer.value else 0]) * US - (sent.at + received) // 2
-        if self._local is not None:
-            pool.clear()  # what was booked here counts no longer
+        self._restored()
         if not answer.value:  # it is another time than was thought, and the question did nothing
             self._edges = None, []
             self._unanswered(nothing=True)
-            self._restored()
-            self._wake()
+            self._tell()
             return
         self._told, self._told_at, self._sent = answer.value, received, None
         self._book(answer, sent, received - node.offset)
@@ -225,7 +208,6 @@ class StoreSession(Talk):
             self._came = sum([n for n, _, _ in answer.runs])
             if self._lease:
                 pool.asks_below = self._came // 2
-        self._restored()
         if self._news:
             self._tell()
         if not node.closed:  # else the next question returns these slots
@@ -247,8 +229,7 @@ class StoreSession(Talk):
 
     def _go_by_policy(self) -> None:
         """In an outage: the policy decides after the grace."""
-        if self._lost is None:
-            return
+        assert self._lost is not None  # since the first call without an answer
         node, pool, policy, (since, failure) = self._node, self._pool, self._terms.policy, self._lost
         if not self._degraded:
             left = since + self._terms.grace - node.read()
@@ -257,13 +238,13 @@ class StoreSession(Talk):
                 return
             self._degraded = True
             node.tell(Event("degraded", node.name, source=f"{str(failure).rstrip('.')}; on_unavailable={policy!r}"))
-        pool.asked = False  # to hear whether slots are still wanted
+        pool.unanswered()  # to hear whether slots are still wanted
         if pool.outage:
             return
-        pool.unanswered()
         pool.outage = policy
-        if policy == "local" and self._local is None:
-            self._local = Local(pool.parts, self._terms.share)
+        if policy in ("local", "open") and self._local is None:
+            self._local = Local(pool.parts, self._terms.share or _OPEN)
+            pool.alone = range(node.now(), node.now())
             pool.forget_levels()
         node.changed()
 
@@ -276,13 +257,13 @@ class StoreSession(Talk):
             node.tell(Event("restored", node.name, seconds=ns_to_seconds(length)))
         self._lost, self._degraded, self._local, pool.outage = None, False, None, ""
         if local is not None:
-            bursts = [int(part.burst * self._terms.share) if part.burst > 1 else 0 for part in pool.parts]
-            owed = [min(spent, burst) for spent, burst in zip(local.spent, bursts, strict=True)]
-            if any(owed):
-                pool.correct(owed, node.now())
+            share = self._terms.share
+            pool.clear()
+            owed = [min(n, int(part.burst * share)) if part.burst > 1 else 0 for n, part in zip(local.spent, pool.parts, strict=True)]
+            pool.correct(owed, node.now() + 1)
 
     def _error(self, text: str, failure: Unreachable | Refusal) -> EngineUnavailable:
-        error = EngineUnavailable(f"{self._terms.call}: {text}")
+        error = EngineUnavailable(f"{'reserve()' if self._terms.kind.startswith('budget') else 'acquire()'}: {text}")
         error.__cause__ = failure.__cause__
         return error
 
@@ -313,16 +294,12 @@ class StoreSession(Talk):
             raise too_long(permits, most_ns, wait)
         return _ONCE_NS, _SINCE + most_ns
 
-    def _once(self) -> list[Ticket]:
-        """Those in line. Nobody waits before them."""
-        line = self._node.line
-        first = line.first_request()
-        return [] if first is None or first.since < _SINCE else list(takewhile(lambda ticket: ticket.since >= _SINCE, line))
-
-    def _lacking(self) -> list[Ticket]:
-        """Those for which there are not enough slots."""
-        lacking = self._uncovered(self._node.now()) if self._once() else []
-        return [ticket for ticket in lacking if ticket.since >= _SINCE]
+    def _once(self, lacking: bool = False) -> list[Ticket]:
+        """Those in line, before whom nobody waits; or those for which there are not enough slots."""
+        first = self._node.line.first_request()
+        if first is None or first.since < _SINCE:
+            return []
+        return [each for each in (self._uncovered(self._node.now()) if lacking else self._node.line) if each.since >= _SINCE]
 
     def _refuse(self, answer: Answer | None) -> None:
         """Those to which an answer gives nothing, of those that were asked for; without one, all in line."""
@@ -334,7 +311,7 @@ class StoreSession(Talk):
 
     def _on_timer(self) -> None:
         self._timer = None
-        if not self._degraded:
+        if self._lost is not None and not self._degraded:
             self._go_by_policy()
         pool, node = self._pool, self._node
         waits = node.first() is not None

@@ -98,8 +98,7 @@ class Talk(Provider):
         """The first requests for which there are not enough slots, of those in line in about the order of service."""
         pool, line, first = self._pool, self._node.line, self._node.first()
         below = sorted([limit for _, limit in line.below()], key=lambda limit: limit is not first)
-        waiting = chain(below, (ticket for ticket in line if not ticket.cancelled()))
-        some = [*islice((each for each in waiting if any(pool.need(each.wanted))), 2 * MOST_RUNS)]
+        some = [*islice((each for each in chain(below, line) if any(pool.need(each.wanted))), 2 * MOST_RUNS)]
         have = pool.hand.amounts(len(pool.parts), now)
         for place, each in enumerate(some):
             have = [own - of for own, of in zip(have, pool.need(each.wanted), strict=True)]
@@ -128,14 +127,14 @@ class Talk(Provider):
         The measurement begins after the permits of the first question: a process that makes one request in a while takes nothing ahead.
         """
         pool, lease, reading, (since, before) = self._pool, self._lease, self._node.read(), self._use
-        refused = pool.refused[0] if pool.refused else 0
-        age, used = reading - since, max(pool.spent - before, 0)
+        refused, granted = pool.refused[0] if pool.refused else 0, count_of(self._node.granted)
+        age, used = reading - since, max(granted - before, 0)
         if age >= 3 * lease:
             age, used = 0, 0
-            self._use = reading, pool.spent + (first or refused)
+            self._use = reading, granted + (first or refused)
         elif age >= 2 * lease:
             age, used = lease, used * lease // age
-            self._use = reading - lease, pool.spent - used
+            self._use = reading - lease, granted - used
         expected = min(used * lease // max(age, lease), pool.rate._permits_in(lease))
         return expected if waiting else max(expected, refused)  # a request was refused and does not wait
 
@@ -144,9 +143,6 @@ class Talk(Provider):
     @property
     def busy(self) -> bool:
         """Whether the store is yet to hear something."""
-        if self._news:
-            reading = self._node.read()
-            self._news = [at for at in self._news if not at or at > reading]
         return bool(self._news) or any(self._pool.corrections)
 
     def _ask_for(self, runs: Runs, within: float, age: float, unix: int, gone: int = 0) -> tuple[Sent, Question]:
@@ -158,7 +154,7 @@ class Talk(Provider):
         pool, reading, now = self._pool, self._node.read(), self._node.now()
         more, oldest, news = pool.corrections, pool.oldest, self._news[:1]  # taken first: a finalizer may tell more
         pool.corrections, pool.oldest, pool.refused, self._news = [0] * len(more), None, None, self._news[1:]
-        pause = (news[0] and news[0] - reading) / US if news else -1.0
+        pause = (news[0] and (news[0] - reading or -1)) / US if news else -1.0  # one that is over by now is not told
         since = 0.0 if oldest is None else max(now - oldest - _ROUGHLY_NS, 0) / US
         edges = () if pool.calendar is None else self._windows(pool.parts[0], unix)
         rows = [row(part, own - gone, edges) for part, own in zip(pool.parts, more, strict=True)]
@@ -242,7 +238,7 @@ class Talk(Provider):
         else:
             self._later(FLUSH_NS)
 
-    def _tell(self, gone: int = 0) -> None:
+    def _tell(self, gone: int = 0) -> object:
         """Have the store hear what is untold, and that so many slots come back; see `_ask_for`."""
         raise NotImplementedError
 

@@ -21,28 +21,23 @@ if TYPE_CHECKING:
 
 
 def take_now(
-    every: float, burst: int, n: int, told: tuple[float, ...] | None, value: tuple[float, ...] | None, now: float
+    every: float, burst: int, n: int, told: Sequence[float] | None, value: Sequence[float] | None, now: float
 ) -> tuple[tuple[bool, float] | None, tuple[float, ...] | None, float]:
     """`Answering` in closed form for the most frequent question: ``n`` slots of one rate, now or not at all.
 
     Returns whether they are granted and in how many us the bucket is full, or None if it takes the script; the new value, or None if it
     stays; and after how many us it says nothing any more.
     """
-    life, count, latest, ahead, full = now, 1.0, 0.0, 0.0, 0.0
-    if told is not None and (value is None or value[0] != told[0] or value[7] < told[7]):
-        return None, None, 0.0  # the client knows more
-    if value is not None:
-        life, written, hush, _, _, latest, _, count, ahead, full = value
-        if hush > 0:
-            return None, None, 0.0
-        passed = max(now - written, 0.0)
-        latest, count, ahead, full = max(latest - passed, 0.0), count + 1, ahead - passed, full - passed
-        if ahead <= 0:
-            ahead = full = 0.0
+    life, written, hush, _, _, latest, _, count, ahead, full = value or (now, now, *[0.0] * 8)
+    if hush > 0 or (told is not None and (told[0] != life or told[7] > count)):  # a pause, or the client knows more
+        return None, None, 0.0
+    passed = max(now - written, 0.0)
+    ahead, full = (ahead - passed, full - passed) if ahead > passed else (0.0, 0.0)
     if ahead - (burst - 1) * every + (n - 1) * every > 0:
         return (False, ahead), None, 0.0
     more = ahead + n * every
-    return (True, more), (life, now, 0.0, 0.0, 0.0, latest, -1.0, count, more, full), max(more, (burst - 1) * every)
+    new = (life, now, 0.0, 0.0, 0.0, max(latest - passed, 0.0), -1.0, count + 1, more, full)
+    return (True, more), new, max(more, (burst - 1) * every)
 
 
 class Answering:

@@ -60,26 +60,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"aiorate {version} ({meter} meter)")
     commands = parser.add_subparsers(title="commands", metavar="", dest="command")
 
-    demo = commands.add_parser(
-        "demo",
-        help="send real requests to a local server, without and with a limiter, and compare with the guarantee",
-        description="Start a local server that refuses what is too fast. Send requests to it through aiohttp, first without and"
-        " then with a limiter. The exit code is 1 if the guarantee was broken.",
-    )
+    def command(name: str, what: str, rate: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=what, description=what)
+        made.add_argument("--rate", default=rate, help=f"such as 50/s, 3/250ms, 600/min or 20 (per second) (default: {rate})")
+        names = f"{', '.join(STRATEGIES)} (default: TokenPool)"
+        made.add_argument("--strategy", choices=STRATEGIES, default="TokenPool", metavar="NAME", help=names)
+        return made
+
+    what = "send real requests to a local server, without and with a limiter; the exit code is 1 if the guarantee was broken"
+    demo = command("demo", what, "50/s")
     demo.add_argument("--seconds", type=float, default=4.0, help="length of the run with the limiter (default: 4)")
 
-    simulate = commands.add_parser(
-        "simulate",
-        help="show what a limit would do to requests that you know, without waiting",
-        description="Read one arrival per line, in seconds. Print how many requests a limit would have let through at once, held up or"
-        " refused.",
-    )
-    simulate.add_argument("file", nargs="?", default="-", metavar="FILE", help="the arrivals; - or nothing for standard input")
+    what = "show how many requests that you know a limit would let through at once, hold up or refuse, without waiting"
+    simulate = command("simulate", what, "10/s")
+    simulate.add_argument("file", nargs="?", default="-", metavar="FILE", help="arrivals in seconds, one a line; or standard input")
     simulate.add_argument("--burst", type=int, metavar="N", help="the burst of a TokenBucket, which is then the strategy")
     simulate.add_argument("--max-wait", type=float, metavar="SECONDS", help="refuse requests that would wait longer")
-
-    for command, rate in ((demo, "50/s"), (simulate, "10/s")):
-        command.add_argument("--rate", default=rate, help=f"such as 50/s, 3/250ms, 600/min or 20 (per second) (default: {rate})")
-        names = f"{', '.join(STRATEGIES)} (default: TokenPool)"
-        command.add_argument("--strategy", choices=STRATEGIES, default="TokenPool", metavar="NAME", help=names)
     return parser

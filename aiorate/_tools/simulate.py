@@ -28,7 +28,8 @@ def run(scheduler: Scheduler, file: str, max_wait: float | None) -> int:
     for name, part in (("at once", at_once), ("waited", len(waits) - at_once), ("refused", count - len(waits))):
         print(f"{name:12} {part:9}   {part / count:.1%}")
     for name, percent in (("median wait", 50), ("95 % wait", 95), ("longest wait", 100)):
-        print(f"{name:12} {percentile(waits, percent) / SECOND:9.3f} s")
+        wait = waits[-(-len(waits) * percent // 100) - 1] if waits else 0
+        print(f"{name:12} {wait / SECOND:9.3f} s")
     passed = [at for at in granted if at is not None]
     print(f"most requests in any {period / SECOND:g} s: {busiest(arrivals, period)} arrived, {busiest(passed, period)} granted")
     return 0
@@ -57,8 +58,3 @@ def busiest(instants: Sequence[int], window: int) -> int:
             first += 1
         most = max(most, last - first + 1)
     return most
-
-
-def percentile(ordered: Sequence[int], percent: int) -> int:
-    """The smallest value that at least so many per cent do not exceed; 0 without values."""
-    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else 0

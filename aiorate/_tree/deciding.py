@@ -1,9 +1,9 @@
 """Decisions of a whole process, one at a time: the lock, and the thread ``aiorate``, which decides for the main one and keeps the time.
 
-Python runs signal handlers in the main thread, between any two steps. So any thread decides under one lock, but the main one: it hands
-its request to the thread that has the timers, a daemon named ``aiorate``, and waits some 50 us for the answer. Nothing can interrupt a
-decision then, and its code is that of one loop. A finalizer may run in the middle of a decision of its own thread, so what it does is
-handed over too. The lock is never held across a wait. Knows nothing of what is decided.
+Python runs signal handlers in the main thread, between any two steps. So any thread decides under one lock, but the main one: it hands its
+request to the thread that has the timers, a daemon named ``aiorate``. A coroutine is told by its loop, and a plain call waits some 50 us
+for the answer. Nothing can interrupt a decision then, and its code is that of one loop. A finalizer may run in the middle of a decision of
+its own thread, so what it does is handed over too. The lock is never held across a wait. Knows nothing of what is decided.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A flow has at most one request here at a time. Virtual time is what each flow would have been served by now, for each unit of its weight,
 if permits could be divided among all flows at once. A flow that has not been served ahead of that is eligible, and the next one is the
-eligible flow that would be finished first: WF2Q+ (Bennett and Zhang, 1997). So no flow is ahead of its share or behind it by more than one
-largest request. Start-time fair queuing has no test of eligibility, and serves all light flows in a row before a heavy one again.
+eligible flow that would be finished first, were each request for one permit: WF2Q+ (Bennett and Zhang, 1997), without its favour for small
+requests. Start-time fair queuing has no test of eligibility, and serves all light flows in a row before a heavy one again.
 Whole numbers only. Knows nothing of rates, time, lines or how a waiter is woken.
 """
 
@@ -40,7 +40,7 @@ class Flow:
 class FairQueue(Generic[R]):
     """The requests of many flows, one of each. `join`, `first` and `grant` take logarithmic time."""
 
-    __slots__ = ("_count", "_early", "_grants", "_largest", "_latest", "_left", "_ready", "_seen", "_time", "_weights", "length")
+    __slots__ = ("_count", "_early", "_grants", "_latest", "_ready", "_time", "_weights", "length")
 
     def __init__(self) -> None:
         self.length: int = 0
@@ -48,11 +48,8 @@ class FairQueue(Generic[R]):
         self._time = self._latest = 0  # virtual time, and the latest up to which a flow was served
         self._weights = 0  # of the flows with a request
         self._count = self._grants = 0
-        self._largest = 1  # a power of two, and not less than any request here
-        self._seen = 1  # the largest request since it was set
-        self._left = _SMALL  # grants until it may be lowered
         # Entries whose number is not that of their flow are gone.
-        self._ready: list[tuple[int, int, int, Flow, R]] = []  # of eligible flows, by when they would be finished
+        self._ready: list[tuple[int, int, int, Flow, R]] = []  # of eligible flows, by when one permit would be finished
         self._early: list[tuple[int, int, int, Flow, R]] = []  # of flows that were served ahead of virtual time, by the time of their start
 
     def join(self, flow: Flow, permits: int, request: R) -> None:
@@ -64,10 +61,6 @@ class FairQueue(Generic[R]):
         if flow.left_at != self._grants:
             flow.served, flow.order = max(flow.served, self._time), 0
         flow.order = flow.order or self._count
-        if permits > self._seen:
-            self._seen = permits
-            if permits > self._largest:
-                self._set_largest(permits)
         # Rounded up, so that it is not 0: a budget that takes nothing here would hold up the others for ever.
         flow.cost = -(-max(permits, 1) * _SCALE // flow.weight)
         self._put(flow, request)
@@ -93,10 +86,6 @@ class FairQueue(Generic[R]):
         flow.order = 0
         self._grants += 1
         self.leave(flow)
-        self._left -= 1
-        if self._left < 0:
-            seen, self._seen = self._seen, 1
-            self._set_largest(seen)
 
     def leave(self, flow: Flow) -> None:
         """The flow's request leaves and was not granted. If the flow joins again before the next grant, it has lost nothing."""
@@ -122,23 +111,13 @@ class FairQueue(Generic[R]):
         """
         self._release()
         known = flow.number or flow.left_at == self._grants
-        finish = (flow.served if known else max(flow.served, self._time)) + (ahead + self._largest) * _SCALE // flow.weight
+        finish = (flow.served if known else max(flow.served, self._time)) + (ahead + 1) * _SCALE // flow.weight
         order = (finish, flow.order) if known and flow.order else (finish + 1, 0)
         return [
             request
             for end, place, number, each, request in self._ready[:most]
             if each is not flow and each.number == number and (end, place) < order
         ]
-
-    def _set_largest(self, permits: int) -> None:
-        """Set it to no less than ``permits``, and again after as many grants as pay for that."""
-        self._left = 2 * self.length + _SMALL
-        for flow, _ in self.requests():
-            permits = max(permits, flow.cost * flow.weight // _SCALE)
-        largest = 1 << (permits - 1).bit_length()
-        if largest != self._largest:
-            self._largest = largest
-            self._tidy()
 
     def _tidy(self) -> None:
         """Put the entries in order again, without those that are gone."""
@@ -152,7 +131,7 @@ class FairQueue(Generic[R]):
         if flow.served > self._time:
             heappush(self._early, (flow.served, flow.order, flow.number, flow, request))
         else:
-            heappush(self._ready, (flow.served + self._largest * _SCALE // flow.weight, flow.order, flow.number, flow, request))
+            heappush(self._ready, (flow.served + _SCALE // flow.weight, flow.order, flow.number, flow, request))
 
     def _release(self) -> None:
         """Flows with which virtual time has caught up are eligible."""

@@ -13,7 +13,7 @@ from aiorate._schedulers.interface import Scheduler
 from aiorate._tree.line import outcome_of
 from aiorate._tree.node import Node, undo
 from aiorate._tree.refusals import full, named, no_lease, too_large, too_long
-from aiorate._tree.supply import SAME, make_final, make_returnable
+from aiorate._tree.supply import SAME, mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from aiorate._spec import RateSpec
     from aiorate._tree.node import Taken
 
-    # For when the request was scheduled, and what was taken; a ticket to wait with; or None: ask again once the loop has turned.
-    Answer = tuple[int, Taken] | Ticket | None
+    # For when the request was scheduled, and what was taken; or a ticket to wait with.
+    Answer = tuple[int, Taken] | Ticket
 
 
 _MOST_LEVELS = 64  # a decision may pass all of them, each by about ten nested calls, and Python allows a thousand
@@ -46,54 +46,46 @@ class Limit(Node):
         """`take`, for a caller that never waits."""
         return self.take(permits)
 
-    def ask(
-        self,
-        permits: Permits,
-        most_ns: int | None = None,
-        since: int | None = None,
-        ticket: Ticket | None = None,
-        starved: bool | None = None,
-    ) -> Answer:
+    def ask(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> Answer:
         """Take the permits, or put the request in line for at most ``most_ns``; raises the error if it may not wait there.
 
-        Returns the instant for which the request is scheduled and what was taken, if it is granted at once, or else a ticket for `wait`.
-        In a starved loop, grants come with a decided ticket, and for what would be refused with None: the caller lets the loop turn, and
-        goes on or calls `ask_again`. ``ticket`` is that of a caller in another thread, and ``starved`` whether its loop is starved.
+        Returns the instant for which the request is scheduled and what was taken, if it is granted at once, or else a ticket for `wait`. In
+        a starved loop it is always a ticket, perhaps a decided one: nobody who only asks keeps the loop from its other tasks.
         """
-        above, bounded = self.above, most_ns is not None or self.max_waiting is not None
-        found: tuple[int, Taken] | None = None
-        loop = self.tree.loop
-        if above is not None or bounded or ticket is not None or self.line.head is None or self.closed:  # else it waits
-            try:
-                found, loop = self.take(permits, since), self.tree.loop
-                if found is None and (bounded or self.shut):
-                    if starved is None:
-                        starved = loop is not None and loop.starved()
-                    if starved:
-                        return None
-                    most_ns, since = self._admit(permits, most_ns, since)
-            except Exception:
-                if starved or (starved is None and loop is not None and loop.starved()):
-                    return None
+        try:
+            found = self.decide(permits, most_ns, since)
+            loop = self.tree.loop
+            if not isinstance(found, tuple):
+                return found
+            if loop is None or found[1][0][2] + self.offset < loop.check.until or not loop.starved():
+                return found
+            ticket = self.ticket_for(permits, since, None)
+            self._resuming(found[1], 1)
+            ticket.set_result((*found, ticket.asked, None))
+        except Exception as error:
+            if (loop := self.tree.loop) is None or not loop.starved():
                 raise
-        if found is None:
-            ticket = self.ticket_for(permits, since, ticket)
-            self.join(ticket)
-            if most_ns is not None:
-                try:
-                    self.tree.limit_wait(self, ticket.asked + most_ns, (ticket, most_ns))
-                except BaseException:  # no timer
-                    Limit.give_up(self, ticket)
-                    raise
-            return ticket
-        if starved is None:
-            starved = loop is not None and found[1][0][2] + self.offset >= loop.check.until and loop.starved()
-        if not starved:
-            return found
+            ticket = self.ticket_for(permits, since, None)
+            ticket.set_result(error)
+        return ticket
+
+    def decide(self, permits: Permits, most_ns: int | None, since: int | None, ticket: Ticket | None = None) -> Answer:
+        """What `ask` does, whether the loop is starved or not. ``ticket`` is that of a caller in another thread."""
+        bounded = most_ns is not None or self.max_waiting is not None
+        if self.above is not None or bounded or ticket is not None or self.line.head is None or self.closed:  # else it waits
+            found = self.take(permits, since)
+            if found is not None:
+                return found
+            if bounded or self.shut:
+                most_ns, since = self._admit(permits, most_ns, since)
         ticket = self.ticket_for(permits, since, ticket)
-        make_returnable(found[1], 1)
-        self.tree.resuming += 1
-        ticket.set_result((*found, ticket.asked, None))
+        self.join(ticket)
+        if most_ns is not None:
+            try:
+                self.tree.limit_wait(self, ticket.asked + most_ns, (ticket, most_ns))
+            except BaseException:  # no timer
+                Limit.give_up(self, ticket)
+                raise
         return ticket
 
     def _admit(self, permits: Permits, most_ns: int | None, since: int | None) -> tuple[int | None, int | None]:
@@ -104,7 +96,7 @@ class Limit(Node):
             self.here()  # the lines of a loop that was left do not count
             most, others = self.max_waiting
             lines = [self.line, *[other.line for other in others]]
-            if sum(map(len, lines)) >= most and sum([line.count() for line in lines]) >= most:  # without those that are being cancelled
+            if sum(map(len, lines)) >= most:
                 self.wait_counters.refused += 1
                 raise full(permits, most)
         if most_ns is not None:
@@ -126,19 +118,9 @@ class Limit(Node):
             self.waited_above(permits)
         return f" for {permits.waited_for}" if permits.waited_for else " in line"
 
-    async def ask_again(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> tuple[int, Taken] | Ticket:
-        """`ask`, once the starved loop has turned: nobody who only asks, and is refused, keeps it from its other tasks."""
-        assert self.tree.loop is not None  # it is starved
-        await self.tree.loop.turn()
-        found = self.ask(permits, most_ns, since, starved=False)
-        assert found is not None  # it does not count as starved
-        return found
-
     async def acquire(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> tuple[int, int, Taken]:
         """`ask`, and wait. Returns what `go_on` does."""
         found = self.ask(permits, most_ns, since)
-        if found is None:
-            found = await self.ask_again(permits, most_ns, since)
         return (0, *found) if isinstance(found, tuple) else await self.wait(found)
 
     async def wait(self, ticket: Ticket) -> tuple[int, int, Taken]:
@@ -147,7 +129,7 @@ class Limit(Node):
         Cancelled meanwhile, the request is undone. `aiorate.Limiter.acquire` has these lines too: a coroutine in between would cost
         each of 100 000 waiters 220 bytes and a twentieth of the time.
         """
-        tree, waker, decided = self.tree, self.waker, ticket.done()
+        tree, waker, decided = self.tree, self.waker or self.tree.loop, ticket.done()
         loop = tree.loop
         try:
             while not ticket.done():
@@ -177,8 +159,7 @@ class Limit(Node):
 
     def _went_on(self, ticket: Ticket, taken: Taken, waited: int) -> None:
         if ticket.epoch == self.tree.epoch:
-            self.tree.resuming -= 1
-            make_final(taken, 1)
+            self._resuming(taken, -1)
         if waited > 0:
             self.wait_counters.note(waited)
 
@@ -191,8 +172,13 @@ class Limit(Node):
                 self.leave(ticket)
         elif not isinstance(outcome, BaseException):
             if current:
-                self.tree.resuming -= 1
-            undo(outcome[1], returnable=current, tasks=1)
+                self._resuming(outcome[1], -1)
+            undo(outcome[1])
+
+    def _resuming(self, taken: Taken, tasks: int) -> None:
+        """So many more tasks have yet to go on with a grant."""
+        self.tree.resuming += tasks
+        mark(taken, tasks)
 
     def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, int, Taken]:
         """Block this thread until the permits are granted; returns what `go_on` does."""
@@ -247,7 +233,7 @@ class Limit(Node):
         elif not self.begun:
             self.follow(loop.read)  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
         now = self.now()  # which ends a pause that is over
-        if self.returnable or self.altered or self.is_held or self.provider.busy:
+        if self.resuming or self.held or self.altered or self.is_held or self.provider.busy:
             return False
         return self.permitted._rested(now)
 
@@ -432,7 +418,7 @@ class Limit(Node):
         if self.above is not None or self.scheduler._owner is _KEY:
             raise ValueError("it belongs to another key, or shares a limit, already: make one for each key.")
         if above is not None:
-            if self.line.is_waited_in or self.returnable:
+            if self.line.is_waited_in or self.resuming or self.held:
                 raise ValueError("it is in use already: make one that is not.")
             levels: list[Node] = [self]
             top: Node | None = above

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 N = TypeVar("N")
 
 _SMALL = 32
-_AT_ONCE = 64  # requests that one question may count
-_FIRST = 1 << 30  # the first question is answered exactly
 _COUNTED = 256  # limits below that a question counts
 
 
@@ -44,7 +42,7 @@ class Line(Generic[N]):
     Leaving from the middle takes amortised constant time, and keeps nothing of the waiter alive but its ticket, for a while.
     """
 
-    __slots__ = ("_countable", "_gone", "_own", "_queue", "head", "total", "turns")
+    __slots__ = ("_gone", "_own", "_queue", "head", "total", "turns")
 
     def __init__(self) -> None:
         self.total: Permits = 0
@@ -55,26 +53,13 @@ class Line(Generic[N]):
         """The first request: among the turns or, without these, for which the timer is set."""
         self._own = Flow(1)  # of the requests, among the turns
         self._queue: deque[Ticket] = deque()
-        self._countable = _FIRST
         self._gone = 0  # requests in the queue that have left, less those that were popped and have yet to leave
 
     # Its own requests.
 
     def __len__(self) -> int:
-        """The number of waiting requests, cancelled ones included until their tasks have run."""
+        """The number of waiting requests; one that is cancelled counts until its task has run."""
         return len(self._queue) - self._gone
-
-    def count(self) -> int:
-        """The number of waiting requests that have not been cancelled.
-
-        A long line is not counted again for every question. Cancelled requests may then be included until their tasks have run.
-        """
-        self._countable += _AT_ONCE
-        length = len(self)
-        if self._countable < length:
-            return length
-        self._countable = 0
-        return sum(not ticket.cancelled() for ticket in self)
 
     def __bool__(self) -> bool:
         return bool(self._queue) and self.first_request() is not None
@@ -104,7 +89,6 @@ class Line(Generic[N]):
         """Remove a request that was not served. Closed, not cancelled, it must not be decided: its owner can no longer run."""
         ticket.left = True
         self.total -= ticket.wanted
-        self._countable += _AT_ONCE
         self._gone += 1
         if self._gone > _SMALL and 2 * self._gone > len(self._queue):
             # More holes than requests: close up, so that cancelled requests cost nothing during a long wait of the first.
@@ -122,7 +106,7 @@ class Line(Generic[N]):
     @property
     def waiting(self) -> int:
         """The requests that wait. Every limit below whose first stands here counts as one."""
-        return self.count() + (0 if self.turns is None else self.turns.length - (self._own.number > 0))
+        return len(self) + (0 if self.turns is None else self.turns.length - (self._own.number > 0))
 
     def first(self) -> Ticket | N | None:
         """Who is next: a request, or a limit below whose first stands here; None: nobody."""

@@ -19,7 +19,7 @@ from aiorate._schedulers.token_pool import TokenPool
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.line import NOBODY, Line
 from aiorate._tree.refusals import overdue
-from aiorate._tree.supply import SAME, Supply, make_final, make_returnable, take_all
+from aiorate._tree.supply import SAME, Supply, mark, take_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -237,9 +237,8 @@ class Node(Supply):
             except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
                 permitted.give_back(permits, now, now)
                 continue
-            self.unmetered += permits  # and as make_returnable(), without a call for each grant
+            self.unmetered += permits
             self.resuming += 1
-            self.returnable += 1
             tree.resuming += 1
             served = at
             line.grant()
@@ -319,9 +318,9 @@ class Node(Supply):
                 raise InvalidStateError
             first.set_result(outcome)
         except InvalidStateError:  # as in _decide()
-            undo(taken, returnable=False, look=False)
+            undo(taken, look=False)
             return _stand_anew(limits)
-        make_returnable(taken, 1)
+        mark(taken, resuming=1)
         self.tree.resuming += 1
         lower: Node | None = None
         for limit, _, _ in taken:
@@ -394,8 +393,6 @@ class Node(Supply):
             waker.retire()
         self.standing = self.due = self.wake_at = self.late_since = None
         self.provider.moved()
-        # Grants whose tasks will never go on cannot come back; those that are held may.
-        self.returnable = 0 if forked else max(self.returnable - self.resuming, 0)
         self.resuming = 0
 
     def wait_for(self, permits: Permits, now: int) -> int | None:
@@ -469,7 +466,7 @@ def _limited_by(path: Taken) -> str | None:
     return "max_concurrency" if own.is_places else None
 
 
-def undo(taken: Taken, returnable: bool = True, look: bool = True, tasks: int = 0) -> None:
+def undo(taken: Taken, look: bool = True) -> None:
     """What a request took comes back, as it was not made, and the next moves up. A grant of before a reset stays spent."""
     failed: Exception | None = None
     for limit, permits, instant in taken:
@@ -478,8 +475,6 @@ def undo(taken: Taken, returnable: bool = True, look: bool = True, tasks: int = 
             limit.credit(permits, instant)
         except Exception as error:  # of a strategy: the other limits get theirs back all the same
             failed = error
-    if returnable:
-        make_final(taken, tasks)
     if look:
         for limit, _, _ in taken:
             limit.look_if_alive()

@@ -51,6 +51,7 @@ class Supply(Timeline):
         "catch_up",
         "closed",
         "counters",
+        "held",
         "is_places",
         "late_since",
         "line",
@@ -62,7 +63,6 @@ class Supply(Timeline):
         "permitted",
         "provider",
         "resuming",
-        "returnable",
         "scheduler",
         "since",
         "tree",
@@ -123,8 +123,8 @@ class Supply(Timeline):
         """How many of its permits a request takes."""
         self.resuming: int = 0
         """Grants from here whose tasks have not gone on yet."""
-        self.returnable: int = 0
-        """Grants from here that may still come back: these, and those of leases."""
+        self.held: int = 0
+        """Grants from here that leases hold, which may come back."""
         self.since: int = 0
         """The instant of the limit above since which the first here stands in line there."""
         self.waited_above: Callable[[Permits], None] | None = None
@@ -386,16 +386,8 @@ def _take_none(path: Sequence[tuple[Supply, Permits, int]]) -> None:
         limit.unmetered -= permits
 
 
-def make_returnable(path: Sequence[tuple[Supply, Permits, int]], tasks: int = 0) -> None:
-    """The grant may come back; ``tasks`` of it, 1 or none, have yet to go on."""
+def mark(path: Sequence[tuple[Supply, Permits, int]], resuming: int = 0, held: int = 0) -> None:
+    """So many more grants of the path are those of tasks that have yet to go on, or are held by leases."""
     for limit, _, _ in path:
-        limit.resuming += tasks
-        limit.returnable += 1
-
-
-def make_final(path: Sequence[tuple[Supply, Permits, int]], tasks: int = 0) -> None:
-    """The grant stands, and its task went on or never will."""
-    for limit, _, _ in path:
-        limit.resuming -= tasks
-        if limit.returnable:
-            limit.returnable -= 1
+        limit.resuming += resuming
+        limit.held += held

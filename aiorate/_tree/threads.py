@@ -45,7 +45,7 @@ class ThreadTicket(OutcomeTicket):
     Whatever becomes of it, `undo` undoes it: its owner was cancelled or interrupted, as in a block of the ticket, or its loop was closed.
     """
 
-    __slots__ = ("limit", "loop", "taken", "undone")
+    __slots__ = ("limit", "loop", "undone")
 
     def __init__(self, limit: Limit, permits: Permits, loop: OneLoop | None = None, signal: Any = None) -> None:
         self.outcome = None
@@ -54,7 +54,6 @@ class ThreadTicket(OutcomeTicket):
         self.limit: Limit = limit
         self.wanted = permits
         self.loop: OneLoop | None = loop  # of its owner; None: a thread without one
-        self.taken: Taken = ()  # at once
 
     def __enter__(self) -> ThreadTicket:
         return self
@@ -92,18 +91,25 @@ class ThreadTicket(OutcomeTicket):
         """Take the permits, if that can be done at once. Called in a decision, as the next two."""
         found = self.limit.take(self.wanted)
         if found is not None:
-            self.taken = found[1]
+            self.asked = self.limit.read()
+            self.outcome = *found, self.asked, None
         return found
 
-    def ask(self, most_ns: int | None = None, since: int | None = None) -> Answer:
-        """What `Limit.ask` does, and returns."""
-        found = Limit.ask(self.limit, self.wanted, most_ns, since, self, False)
+    def ask(self, most_ns: int | None, since: int | None) -> None:
+        """What `Limit.ask` does. The outcome may be an error."""
+        if self.undone:
+            return
+        decisions.waiting.setdefault(self.loop, {})[self] = None
+        decisions.attend()
+        try:
+            found = self.limit.decide(self.wanted, most_ns, since, self)
+        except Exception as error:
+            self.set_result(error)
+            return
         if isinstance(found, tuple):
-            self.taken = found[1]
-        elif not isinstance(self.outcome, BaseException):
-            decisions.waiting.setdefault(self.loop, {})[self] = None
-            decisions.attend()
-        return found
+            self.asked, self.epoch = self.limit.read(), self.limit.tree.epoch
+            self.limit._resuming(found[1], 1)
+            self.set_result((*found, self.asked, None))
 
     def undo(self) -> None:
         """Undo it, whatever was decided and however far its owner got."""
@@ -113,9 +119,7 @@ class ThreadTicket(OutcomeTicket):
         if _remove(self):
             Limit.give_up(self.limit, self)
         elif self.outcome is not None and not isinstance(self.outcome, BaseException):  # its grant stood already
-            undo(self.outcome[1], returnable=False)
-        elif self.taken:
-            undo(self.taken, returnable=False)
+            undo(self.outcome[1])
 
 
 def _remove(ticket: ThreadTicket) -> bool:
@@ -232,22 +236,17 @@ class ThreadLimit(Limit):
         with ThreadTicket(self, permits) as ticket:
             return decisions.run(ticket.take)
 
-    def ask(
-        self,
-        permits: Permits,
-        most_ns: int | None = None,
-        since: int | None = None,
-        ticket: Ticket | None = None,
-        starved: bool | None = None,
-    ) -> Answer:
-        """In a starved loop, nothing is asked before that has turned: in the main thread, a question takes long."""
+    def ask(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> Answer:
+        """The main thread does not wait for the decision, unless the clock does too."""
         loop = loop_here()
         if loop is None:  # a coroutine that is driven by hand: it must not wait
-            return decisions.run(super().ask, permits, most_ns, since, None, False)
-        if starved is None and self.tree.loop is not None and self.tree.loop.starved():
-            return None
-        with ThreadTicket(self, permits, loop, loop.signal()) as own:
-            return decisions.run(own.ask, most_ns, since)
+            return decisions.run(self.decide, permits, most_ns, since)
+        with ThreadTicket(self, permits, loop, loop.signal()) as ticket:
+            if self.tree.loop is not None and self.tree.loop.manual:
+                decisions.run(ticket.ask, most_ns, since)
+            else:
+                decisions.post(partial(ticket.ask, most_ns, since))
+            return ticket
 
     def give_up(self, ticket: Ticket) -> None:
         decisions.post(ticket.undo)  # type: ignore[union-attr]  # all tickets of threads are of one class
@@ -277,9 +276,7 @@ class ThreadLimit(Limit):
         lock = threading.Lock()
         lock.acquire()
         with ThreadTicket(self, permits, None, lock) as ticket:
-            found = decisions.run(ticket.ask, most_ns)
-            if isinstance(found, tuple):
-                return 0, *found
+            decisions.run(ticket.ask, most_ns, None)
             while ticket.outcome is None:
                 lock.acquire(timeout=_LOOK_AGAIN)
             return self.go_on(ticket)

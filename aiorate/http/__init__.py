@@ -69,7 +69,7 @@ def hooks(
         caller = _getframe(1).f_code
         if running_loop() is None or (caller.co_qualname.startswith("Client.") and not caller.co_flags & CO_COROUTINE):
             raise RuntimeError("hooks() need an AsyncClient under asyncio or trio. For a synchronous client, pass blocking_hooks(limiter).")
-        return way.enter(request, **request.extensions.get("aiorate", {}))
+        return way.enter(request)
 
     async def hear(response: Any) -> None:
         way.hear(response)
@@ -91,11 +91,7 @@ def blocking_hooks(
     RuntimeError.
     """
     way = Way("blocking_hooks()", limiter, key, cost, max_wait, feedback, blocks=True)
-
-    def wait_for_permits(request: Any) -> None:
-        way.enter_blocking(request, **request.extensions.get("aiorate", {}))
-
-    return {"request": [wait_for_permits], "response": [way.hear]}
+    return {"request": [way.enter_blocking], "response": [way.hear]}
 
 
 def limit_transport(
@@ -136,13 +132,13 @@ class _LimitedTransport:
         self._way = way
 
     async def handle_async_request(self, request: Any) -> Any:
-        with await self._way.enter(request, **request.extensions.get("aiorate", {})) as sent:
+        with await self._way.enter(request) as sent:
             response = await self._inner.handle_async_request(request)
             sent.hear(response.status_code, response.headers)
         return response
 
     def handle_request(self, request: Any) -> Any:
-        with self._way.enter_blocking(request, **request.extensions.get("aiorate", {})) as sent:
+        with self._way.enter_blocking(request) as sent:
             response = self._inner.handle_request(request)
             sent.hear(response.status_code, response.headers)
         return response

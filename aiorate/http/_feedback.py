@@ -96,31 +96,30 @@ def read_feedback(status: int, headers: Headers, *, now: float | None = None) ->
         if not profile.signs or any(name in fields and text in fields[name].lower() for name, text in profile.signs)
     ]
     found = [] if age > 0 else list(_read_quotas(fields, profiles, clock))
+    quotas, source = dict(found), found[0][1] if found else retry_source
 
-    refused = _throttles(status, retry_after, [quota for quota, _ in found])
-    if refused and retry_after is not None:
-        everywhere = [profile for profile in profiles if fields.get(profile.everywhere, "").strip().lower() == "true"]
-        found += [(Quota("global", remaining=0, reset=retry_after), profile.vendor) for profile in everywhere]
-    pause, source = max(_waits(found, refused), default=(None, ""))
+    refused = _throttles(status, retry_after, quotas)
+    if refused and retry_after is not None and any(fields.get(each.everywhere, "").strip().lower() == "true" for each in profiles):
+        quotas[Quota("global", remaining=0, reset=retry_after)] = ""
+    pause = max([wait for quota in quotas if (wait := _wait(quota, refused))], default=None)
     if retry_after is not None and (refused or pause is not None):
-        rounded = min(pause or _UNNAMED_PAUSE, _UNNAMED_PAUSE) if _used_up(quota for quota, _ in found) else 0.0
+        rounded = min(pause or _UNNAMED_PAUSE, _UNNAMED_PAUSE) if _used_up(quotas) else 0.0
         pause, source = retry_after or rounded, retry_source
     elif refused and pause is None:  # a 503 or 529 says that the server has trouble, not that the client asks for too much
         unnamed = [(profile.unnamed_pause, profile.vendor) for profile in profiles if profile.unnamed_pause and status in (403, 429)]
         pause, source = next(iter(unnamed), (_UNNAMED_PAUSE, f"status {status}"))
-    if pause is None and retry_after is None and not found:
+    if pause is None and retry_after is None and not quotas:
         return None
-    quotas = tuple(dict.fromkeys(quota for quota, _ in found))
-    return Feedback(status, pause, quotas, source or (found[0][1] if found else retry_source), retry_after)
+    return Feedback(status, pause, tuple(quotas), source, retry_after)
 
 
-def _waits(found: list[tuple[Quota, str]], refused: bool) -> Iterator[tuple[float, str]]:
-    # How long each used up quota of requests pauses everybody, and who says so. A quota that does not report what remains counts as
-    # used up if the server throttles. A reset of 0 does not pause: whole seconds are rounded down.
-    for quota, source in found:
-        used_up = quota.remaining == 0 or (quota.remaining is None and quota.used is None and refused)
-        if used_up and quota.reset and quota.unit == "requests":
-            yield (quota.reset / quota.limit if quota.full_at_reset and quota.limit else quota.reset), source
+def _wait(quota: Quota, refused: bool) -> float | None:
+    # How long a used up quota of requests pauses everybody. One that does not report what remains counts as used up if the server
+    # throttles. A reset of 0 does not pause: whole seconds are rounded down.
+    used_up = quota.remaining == 0 or (quota.remaining is None and quota.used is None and refused)
+    if not used_up or not quota.reset or quota.unit != "requests":
+        return None
+    return quota.reset / quota.limit if quota.full_at_reset and quota.limit else quota.reset
 
 
 def _throttles(status: int, retry_after: float | None, quotas: Iterable[Quota]) -> bool:
@@ -147,13 +146,12 @@ def teach(adaptive: AdaptiveRate, feedback: Feedback | None, status: int, grante
     """
     if feedback is None or not _throttles(status, feedback.retry_after, feedback.quotas):
         if status < 500 and status not in _BANS:
-            adaptive._heed(False, feedback, granted)
-        return feedback
-    unnamed = feedback.source == f"status {status}"
-    if unnamed and status == 503:
-        return feedback
-    feedback = replace(feedback, pause=None) if unnamed else feedback
-    adaptive._heed(True, feedback, granted)
+            adaptive._heed(None, granted)
+    elif feedback.source != f"status {status}":
+        adaptive._heed(feedback.pause or 0, granted)
+    elif status != 503:
+        adaptive._heed(0, granted)
+        return replace(feedback, pause=None)
     return feedback
 
 

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from aiorate._errors import check_count, kind_of
 from aiorate._limiters.adaptive import AdaptiveRate, adaptive_of
+from aiorate._limiters.base import finish
 from aiorate._limiters.budget import Budget
 from aiorate._limiters.keyed import KeyedLimiter
 from aiorate._limiters.limiter import Limiter
@@ -100,25 +101,25 @@ class Way:
         self._call, self._limit, self._key, self._cost, self._max_wait, self._feedback = call, limit, key, cost, max_wait, feedback
         self._sent: WeakKeyDictionary[Any, Sent] = WeakKeyDictionary()
 
-    async def enter(self, request: Any, **own: Any) -> Sent:
+    async def enter(self, request: Any, *, blocking: bool = False, **own: Any) -> Sent:
         """Wait until the request may be sent. Its own ``cost`` and ``max_wait`` replace those of all requests.
 
         A request with a cost of 0 passes at once and spends nothing, even if the limiter is closed, and its response is ignored. A wrong
         cost, key or wait raises before anything is spent.
         """
+        own = own or getattr(request, "extensions", {}).get("aiorate", {})  # of httpx
         limit, permits, max_wait, heed = self._asked(request, **{"max_wait": self._max_wait, **own})
         if isinstance(limit, Limiter):
-            await limit.acquire(permits, max_wait=max_wait)
+            if blocking:
+                limit.acquire_blocking(permits, max_wait=max_wait)
+            else:
+                await limit.acquire(permits, max_wait=max_wait)
         sent = self._sent[request] = Sent(limit, permits, heed)
         return sent
 
-    def enter_blocking(self, request: Any, **own: Any) -> Sent:
+    def enter_blocking(self, request: Any) -> Sent:
         """As `enter`, for a synchronous client: blocks its thread."""
-        limit, permits, max_wait, heed = self._asked(request, **{"max_wait": self._max_wait, **own})
-        if isinstance(limit, Limiter):
-            limit.acquire_blocking(permits, max_wait=max_wait)
-        sent = self._sent[request] = Sent(limit, permits, heed)
-        return sent
+        return finish(self.enter(request, blocking=True))
 
     def hear(self, response: Any) -> None:
         """As `Sent.hear`, of a response of httpx, whose hooks have nothing else."""

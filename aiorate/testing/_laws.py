@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -46,7 +45,7 @@ def grants(scheduler: Scheduler, requests: Iterable[int | tuple[int, int]], max_
         yield at
 
 
-DAY = 86_400 * NS_PER_SECOND
+_DAY = 86_400 * NS_PER_SECOND
 
 
 def check_scheduler(factory: Callable[[], Scheduler], *, examples: int = 100) -> None:
@@ -55,113 +54,91 @@ def check_scheduler(factory: Callable[[], Scheduler], *, examples: int = 100) ->
     ``examples`` is the number of histories for each law; they are the same in each run. The schedule of a new scheduler must run from the
     first instant that it is given. Raises AssertionError, which names the law that is broken and shows the calls that break it.
     """
-    for law in LAWS:
+    for disturb in (_giving_back_leaves_no_trace, _asking_changes_nothing):
         for example in range(examples):
-            dice, past = Random(example), History(factory())
+            history = _History(factory(), factory())
             try:
-                past.go_on(dice, example % 20)  # short ones first
-                law(past, dice)
+                history.run(Random(example), 4 + example % 20, disturb)
+                history.bound_holds()
             except Exception as error:
-                calls = "\n  ".join(past.calls[-60:])
-                raise AssertionError(f"{law.__name__}: {error!r}\nThe law: {law.__doc__}\nThe history:\n  {calls}") from error
+                calls = "\n  ".join(history.calls[-60:])
+                law = error.args[0] if isinstance(error, _Broken) else f"{disturb.__name__[1:]}: {error!r}"
+                raise AssertionError(f"{law}\nThe history:\n  {calls}") from error
 
 
-class History:
-    """A scheduler, the calls made to it, and the grants that were not given back."""
+class _Broken(Exception):
+    """A law that is broken, and how."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.scheduler, self.now = scheduler, 0
-        self.calls, self.grants, self.late = list[str](), list[list[int]](), 0  # a grant is [instant, permits]
-        self.interval = scheduler.rate.period_ns // scheduler.rate.permits + 1
-        self.due(1)  # the first instant given starts the schedule
 
-    def size(self, dice: Random) -> int:
-        most = self.scheduler.max_permits or 10
-        return min(dice.choice((1, 2, 3, 7, most)), most)
+class _History:
+    """Two equal schedulers, and the calls made to them: the same to both, and to one of them more, which should change nothing."""
 
-    def due(self, permits: int) -> int:
-        self.calls.append(f"peek({permits}, {self.now})")
-        return max(self.scheduler.peek(permits, self.now), self.now)
+    def __init__(self, plain: Scheduler, disturbed: Scheduler) -> None:
+        self.plain, self.disturbed, self.now, self.late = plain, disturbed, 0, 0
+        self.calls, self.grants, self.held = list[str](), list[list[int]](), list[list[int]]()  # [instant, permits]; what can come back
+        self.interval = plain.rate.period_ns // plain.rate.permits + 1
+        self.law = "asking_changes_nothing"
+        self.both("peek", 1, 0)  # the first instant given starts the schedule
 
-    def take(self, permits: int, since: int | None = None) -> bool:
-        self.calls.append(f"take({permits}, {self.now}{'' if since is None else f', since={since}'})")
-        if self.scheduler.take(permits, self.now, since) > self.now:
-            return False
-        self.grants.append([self.now, permits])
-        self.late = max(self.late, 0 if since is None else self.now - since)
-        return True
+    def both(self, name: str, permits: int, now: int, *other: int | None) -> int:
+        self.calls.append(f"{name}{(permits, now, *other)}")
+        answer, disturbed = [max(getattr(each, name)(permits, now, *other) or now, now) for each in (self.plain, self.disturbed)]
+        if disturbed != answer:
+            raise _Broken(f"{self.law}: {self.calls[-1]} is {answer}, and with the further calls {disturbed}")
+        return answer
 
-    def give_back(self, grant: list[int], permits: int) -> None:
-        self.calls.append(f"give_back({permits}, {self.now}, taken={grant[0]})")
-        self.scheduler.give_back(permits, self.now, grant[0])
-        grant[1] -= permits
+    def more(self, name: str, *arguments: int | None) -> int:
+        self.calls.append(f"  further: {name}{arguments}")
+        answer: int = getattr(self.disturbed, name)(*arguments)
+        return answer
 
-    def go_on(self, dice: Random, steps: int) -> list[int]:
-        """Let random things happen; what the scheduler answered."""
-        answers = []
+    def run(self, dice: Random, steps: int, disturb: Callable[[_History, int, int], None]) -> None:
+        """Let random things happen."""
+        self.law = disturb.__name__[1:]
+        most = self.plain.max_permits or 10
         for _ in range(steps):
-            permits, wait = self.size(dice), dice.choice((0, 0, 1, dice.randrange(3 * self.interval), 9 * self.interval, 200 * DAY))
-            answers.append(self.due(permits) - self.now)
-            self.now += answers[-1] if dice.random() < 0.5 else wait
-            kept = [grant for grant in self.grants if grant[1]]
-            if kept and dice.random() < 0.25:
-                self.give_back(grant := dice.choice(kept), dice.randint(1, grant[1]))
-            else:
-                answers.append(self.take(permits, dice.choice((None, self.now - dice.randrange(2 * self.interval)))))
-        return answers
+            permits = min(dice.choice((1, 2, 3, 7, most)), most)
+            dues = [max(self.both("peek", each, self.now), self.now) for each in sorted({1, permits})]
+            disturb(self, permits, dues[-1])
+            wait = dice.choice((0, 0, 1, dice.randrange(3 * self.interval), 9 * self.interval, 200 * _DAY))
+            self.now = dues[-1] if dice.random() < 0.5 else self.now + wait
+            if self.held and dice.random() < 0.25:
+                grant = self.held.pop(dice.randrange(len(self.held)))
+                back = dice.randint(1, grant[1])
+                self.both("give_back", back, self.now, grant[0])
+                grant[1] -= back
+                continue
+            since = dice.choice((None, self.now - dice.randrange(2 * self.interval)))
+            granted = self.both("take", permits, self.now, since) <= self.now
+            if granted is not (self.now >= dues[-1]) or dues[0] > dues[-1]:
+                raise _Broken(f"granted_on_time: 1 permit is due at {dues[0]}, {permits} at {dues[-1]}, and {granted=} at {self.now}")
+            if granted:
+                self.grants.append([self.now, permits])
+                self.held.append(self.grants[-1])
+                self.late = max(self.late, 0 if since is None else self.now - since)
+
+    def bound_holds(self) -> None:
+        """No window of any history holds more permits than bound() says, without those that were given back by their receipts."""
+        largest = max([1, *(permits for _, permits in self.grants)])
+        for place, (first, _) in enumerate(self.grants):
+            kept = 0
+            for last, permits in self.grants[place:]:
+                kept += permits
+                bound = self.plain.bound(last - first + 1 + self.late, largest)
+                if bound is not None and kept > bound:
+                    raise _Broken(f"bound_holds: {kept} permits from {first} to {last}, and bound() says {bound}")
 
 
-# The most telling first, because only one that is broken is reported.
-
-
-def asking_changes_nothing(past: History, dice: Random) -> None:
+def _asking_changes_nothing(history: _History, permits: int, due: int) -> None:
     """Neither a question nor a refusal changes anything, whatever its instant."""
-    twin, now = deepcopy(past), past.now
-    for past.now in (now - DAY, now - 1, now):
-        if past.due(permits := past.size(dice)) > past.now:
-            assert not past.take(permits), "take() grants what peek() refuses"
-    _same_future(past, twin, dice)
+    for now in (history.now - _DAY, history.now - 1, history.now, due - 1):
+        if history.more("peek", permits, now) > now and history.more("take", permits, now) <= now:
+            raise _Broken(f"granted_on_time: take({permits}, {now}) grants what peek() refuses")
 
 
-def granted_on_time(past: History, dice: Random) -> None:
-    """A request is never granted before the instant named for it, and always at that instant or later. More permits are never sooner."""
-    dues = [past.due(permits) for permits in range(1, 1 + min(past.scheduler.max_permits or 9, 9))]
-    assert dues == sorted(dues), f"1, 2, 3 ... permits are due at {dues}"
-    permits, begin = past.size(dice), past.now
-    at = past.due(permits)
-    for past.now in (begin - DAY, begin - 1, begin, (begin + at) // 2, at - 1) if at > begin else ():
-        assert not deepcopy(past).take(permits), f"due at {at} and granted at {past.now}"
-    for past.now in (at, at + 1, at + dice.randrange(9 * DAY)):
-        assert deepcopy(past).take(permits), f"due at {at} and still refused at {past.now}"
-
-
-def giving_back_leaves_no_trace(past: History, dice: Random) -> None:
-    """A take that is given back at once, by its receipt, leaves no trace."""
-    past.grants, permits = [], past.size(dice)  # schedulers may forget older grants
-    twin = deepcopy(past)
-    twin.now = past.now = past.due(permits) + dice.randrange(2 * past.interval)
-    if past.take(permits):
-        past.give_back(past.grants.pop(), permits)
-    _same_future(past, twin, dice)
-
-
-def bound_holds(past: History, dice: Random) -> None:
-    """No window of any history holds more permits than bound() says, without those that were given back by their receipts."""
-    past.go_on(dice, 20)
-    grants = sorted(grant for grant in past.grants if grant[1])
-    largest = max([1, *(permits for _, permits in grants)])
-    for place, (first, _) in enumerate(grants):
-        kept = 0
-        for last, permits in grants[place:]:
-            kept += permits
-            bound = past.scheduler.bound(last - first + 1 + past.late, largest)
-            assert bound is None or kept <= bound, f"{kept} permits from {first} to {last}, and bound() says {bound}"
-
-
-def _same_future(past: History, twin: History, dice: Random) -> None:
-    seed = dice.random()
-    answers, others = past.go_on(Random(seed), 8), twin.go_on(Random(seed), 8)
-    assert answers == others, f"one answers {answers}, and its twin {others}"
-
-
-LAWS = [asking_changes_nothing, granted_on_time, giving_back_leaves_no_trace, bound_holds]
+def _giving_back_leaves_no_trace(history: _History, permits: int, due: int) -> None:
+    """The only take of an instant leaves no trace if it is given back at once, by its receipt."""
+    new = not history.grants or history.grants[-1][0] < history.now
+    if new and due <= history.now and history.more("take", permits, history.now) <= history.now:
+        history.more("give_back", permits, history.now, history.now)
+        history.held.clear()  # schedulers may forget older grants

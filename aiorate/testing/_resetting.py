@@ -33,41 +33,37 @@ def reset_limiters(*limits: Limit) -> None:
     for limit in limits:
         if not isinstance(limit, (Limiter, Budget, Keyed)):
             raise TypeError(f"reset_limiters() takes limiters and budgets, each as an argument of its own, not {kind_of(limit)}.")
-    done: set[Node] = set()
+    nodes: dict[Node, None] = {}  # those that are shared first: requests in line take from these at once
+    for limit in limits:
+        parts = [limit.shared, *(limit[key] for key in limit)] if isinstance(limit, Keyed) else [limit]
+        for part in filter(None, parts):
+            levels: list[Node] = [part._node if isinstance(part, Budget) else part._lowest]
+            while (above := levels[-1].above) is not None:
+                levels.append(above)
+            nodes |= dict.fromkeys(reversed(levels))
+    for node in nodes:
+        _reset(node)
     for limit in limits:
         if isinstance(limit, Keyed):
-            for part in [limit.shared, *(limit[key] for key in limit)]:
-                _reset(part, done)
             limit.forget()
-        else:
-            _reset(limit, done)
 
 
-def _reset(limit: Limiter | Budget | None, done: set[Node]) -> None:
-    """Reset a limit, after those that it shares: requests in line take from these at once."""
-    if limit is None:
+def _reset(node: Node) -> None:
+    tree = node.tree
+    tree.run(node.look_now)
+    if isinstance(node.scheduler, Places) and node.scheduler.used:
+        if tree.loop is not None:
+            return  # who is inside will leave
+        gc.collect()  # and so do holders that are garbage, of a loop that is closed
+    if tree.loop is not None or tree.clock is not None:
+        tree.run(node.reset)
         return
-    levels = [limit._node if isinstance(limit, Budget) else limit._lowest]
-    while levels[-1].above is not None:
-        levels.append(levels[-1].above)
-    for node in reversed([each for each in levels if each not in done]):  # thousands of keys may share one
-        done.add(node)
-        node.tree.run(node.look_now)
-        if isinstance(node.scheduler, Places) and node.scheduler.used:
-            if node.tree.loop is not None:
-                continue  # who is inside will leave
-            gc.collect()  # and so do holders that are garbage, of a loop that is closed
-        start, real = node.read(), node.tree.loop is None and node.tree.clock is None
-        if real:
-            node.read = partial(int, start)  # all parts begin at one instant
-        try:
-            if isinstance(limit, Limiter) and node is limit._node:
-                limit.reset()
-            else:
-                node.tree.run(node.reset)
-        finally:
-            if real:
-                node.read = _from_first_reading(start)
+    start = node.read()
+    node.read = partial(int, start)  # all parts begin at one instant
+    try:
+        tree.run(node.reset)
+    finally:
+        node.read = _from_first_reading(start)
 
 
 def _from_first_reading(start: int) -> ReadClock:

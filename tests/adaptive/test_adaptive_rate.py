@@ -136,8 +136,6 @@ def test_garbage_changes_nothing() -> None:
         ):
             with pytest.raises((TypeError, ValueError)):
                 call(garbage)
-    with pytest.raises(TypeError, match="read_feedback"):  # Retry-After may be a date
-        adaptive.throttled("120")  # type: ignore[arg-type]
     assert adaptive.rate == Rate(100)
     assert adaptive.limiter.statistics().paused_until is None
 
@@ -233,8 +231,6 @@ def test_the_adaptive_rate_of_a_key_is_found() -> None:
 
     assert adaptive is not None
     assert adaptive.limiter is keyed["a"]
-    assert adaptive_of(keyed["a"]) is adaptive
-    assert adaptive_of(keyed["b"]) is not adaptive
     assert adaptive_of(Limiter("10/s")) is None
     # A KeyedLimiter has one for each key, and a None would hide that.
     for wrong in (KeyedLimiter(lambda key: "10/s"), AdaptiveRate(Limiter("10/s"), 1, 100), 10, None):

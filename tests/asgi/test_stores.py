@@ -64,8 +64,7 @@ async def test_lease_and_places_are_kept_too(store: RealServer) -> None:
     answers = [await ask(app) for _ in range(20)]
 
     assert [200] * 20 == [answer.status for answer in answers]
-    assert '"all";q=50;w=1, "all-concurrent";q=1;qu="concurrent-requests"' == answers[0].headers["ratelimit-policy"]
-    assert all(answer.headers["ratelimit"].endswith('"all-concurrent";r=0') for answer in answers)
+    assert '"all";q=50;w=1' == answers[0].headers["ratelimit-policy"]
     await limiter.aclose()
     assert not others()
 

@@ -94,7 +94,7 @@ async def test_wrong_costs_and_extensions_are_refused_before_sending() -> None:
         return httpx2.Response(200)
 
     table: list[tuple[Any, type[Exception], str]] = [
-        (7, TypeError, "mapping, not int"),
+        (7, TypeError, "not a mapping"),
         ({"costs": 7}, TypeError, "'costs'"),
         ({"cost": -1}, ValueError, "0: not limited"),
         ({"cost": True}, TypeError, "not bool"),

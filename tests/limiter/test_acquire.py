@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 
 import pytest
@@ -147,18 +146,6 @@ async def test_the_line_holds_at_most_max_waiting() -> None:
 
         assert list(crowd.granted) == [0, *range(2, most + 1), "last"]
         assert crowd.limiter.statistics().refused == 2
-
-
-async def test_a_request_that_is_being_cancelled_makes_room() -> None:
-    crowd = crowd_of("10/s", max_waiting=1)
-    await crowd.queue("AB")
-
-    steps = [lambda: crowd.ask("C"), crowd.tasks["B"].cancel]
-    for step in reversed(steps) if "AIORATE_EAGER" in os.environ else steps:  # an eager task asks at once, others after the cancellation
-        step()
-    await crowd.clock.run(1)
-
-    assert list(crowd.granted) == ["A", "C"]
 
 
 async def test_try_acquire_never_waits() -> None:

@@ -115,7 +115,7 @@ async def test_four_levels_of_budgets_keep_all_bounds(seed: int) -> None:
         assert error is None or (closed and isinstance(error, aiorate.LimiterClosed)) or (call.fails and isinstance(error, OSError))
     assert 0 == clock.timers
     for budget in levels.all:
-        assert (0, 0) == (budget.waiting, budget._node.returnable)
+        assert (0, 0) == (budget.waiting, budget._node.held)
     assert levels.check_bounds() > 1_000
 
 

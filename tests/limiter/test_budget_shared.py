@@ -292,7 +292,7 @@ async def test_a_reservation_may_be_cancelled_at_every_point(name: str) -> None:
         assert set(granted) | ({"b"} if task.cancelled() else set()) == set("abcABC")
         assert scene.shared.statistics().granted - len(granted) == EACH[name]().available(0) + 1
         assert (0, 0, 0) == (scene.shared.statistics().waiting, scene.one.budget.waiting, scene.two.budget.waiting)
-        assert not any(each._node.returnable for each in (scene.one.budget, scene.two.budget, scene.shared))
+        assert not any(each._node.held for each in (scene.one.budget, scene.two.budget, scene.shared))
         assert (scene.clock.timers, others()) == (0, set())
     assert ended == {(True, False), (True, True), (False, True)}
 

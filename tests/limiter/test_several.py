@@ -116,6 +116,6 @@ async def test_a_store_takes_a_list_and_no_all_of() -> None:
 
 async def test_a_spec_has_one_rate_and_a_list_several() -> None:
     limiter = Limiter(["10/s", "100/min"])
-    with pytest.raises(RuntimeError, match=r"^apply\(\): this limit has several rates.*set_rate\(rate, member=0\)"):
+    with pytest.raises(RuntimeError, match=r"^this limit has several rates.*set_rate\(rate, member=0\)"):
         limiter.apply("10,1,stop")
     assert limiter.try_acquire()

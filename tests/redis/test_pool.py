@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aiorate import CalendarWindow, Rate
+from aiorate import Rate
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.interface import NOBODY_KNOWS
 from aiorate._store.pool import Pool
@@ -85,15 +85,6 @@ def test_reservations_that_lapsed_do_not_come_back() -> None:
     assert 300 * MS == pool.take(Amounts(("requests", "tokens"), (1, 5)), 250 * MS)
     pool.give_up(None, 250 * MS)
     assert [-1, -5] == pool.corrections
-
-
-def test_what_a_window_granted_is_not_kept() -> None:
-    """Each grant of a day was, until the day was over."""
-    pool = Pool([Part(Rate.parse("1000/day"), 1000, CalendarWindow("1000/day", "UTC"))], False, 5 * MS)
-    for now in range(100):
-        pool.hand.add(Run((1,), 1, 10**12, [(now, 1, 0)]))
-        assert now == pool.take(1, now)
-    assert not pool._granted
 
 
 def test_estimates_go_by_what_the_store_said_last() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import product
@@ -11,9 +12,10 @@ from socket import socket
 from typing import Any
 
 import pytest
-from helpers.driving import SECOND
+from helpers.driving import LONG, SECOND, turns
 
 import aiorate
+from aiorate._tree.deciding import decisions
 from aiorate.redis import RedisLimiter
 from aiorate.testing import VirtualLoop
 
@@ -216,22 +218,31 @@ def test_a_herd_is_answered_in_order_of_arrival() -> None:
     assert list(range(2_000)) == order
 
 
-def test_a_herd_in_the_main_thread_lets_its_loop_turn() -> None:
+def test_a_herd_in_the_main_thread_never_waits_for_decisions() -> None:
     """With scope="process", another thread decides for it: 300 tasks that came to wait held the loop for 30 ms."""
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with decisions.lock:
+            held.set()
+            assert over.wait(LONG)
 
     async def main() -> None:
         limiter = aiorate.Limiter(aiorate.TokenBucket("1/h", burst=1), scope="process")
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert held.wait(LONG)
         herd = [asyncio.ensure_future(limiter.acquire()) for _ in range(2_000)]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert 0 < limiter.statistics().waiting < 1_000
+        await turns(3)  # while nobody can decide
+        over.set()
+        thread.join()
+        assert limiter.statistics().waiting == 1_999
         for task in herd:
             task.cancel()
         await asyncio.wait(herd)
         assert limiter.statistics().waiting == 0
 
-    with asyncio.Runner(loop_factory=Slow) as runner:
-        runner.run(main())
+    asyncio.run(main())
 
 
 def test_loop_that_ends_with_a_herd_gives_its_permits_back() -> None:

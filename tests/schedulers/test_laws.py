@@ -213,6 +213,6 @@ def test_a_bad_scheduler_is_caught_by_the_law_it_breaks() -> None:
         InventsPermits: ["giving_back_leaves_no_trace"],
         ServesTheSmallFirst: ["granted_on_time"],
     }.items():
-        with pytest.raises(AssertionError, match=r"(?s)The law: .*The history:\n  peek\(") as caught:
+        with pytest.raises(AssertionError, match=r"The history:\n  peek\(") as caught:
             check_scheduler(bad, examples=40)
         assert str(caught.value).partition(":")[0] in laws, (bad, caught.value)

@@ -16,11 +16,11 @@ from aiorate._schedulers.interface import Metered
 
 SECOND = 10**9
 HOUR = 3_600 * SECOND
-COPIES: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, lambda scheduler: pickle.loads(pickle.dumps(scheduler))]
+COPIES: list[Callable[[Any], Any]] = [copy.deepcopy, lambda scheduler: pickle.loads(pickle.dumps(scheduler))]
 UNITS = [1, 1, 1, 3, 3, 7, 1000, 1000, 10**6, 10**6, 10**9 + 7, 10**9 + 7, 2**61, 2**62 - 1, 2**62, 10**30]
 COSTS = [1, 2, 7, 1000, 1000, 10**6, 10**6, 10**9, 10**9, 10**9 + 7, 60 * 10**9, 2**61, 10**30, 2**124, 2**125, 10**40]
 ODD = [None, 0, -1, 2**63, -(2**63), 2**64, 2**124, -(2**124), 2**125, 2**127, 2**128, -(10**50)]
-READABLE = ("numbers", "due", "until", "offset", "since", "grabs", "last")
+READABLE = ("numbers", "due", "until", "offset", "since", "grabs", "last", "cut", "peak")
 
 
 class Pair:
@@ -47,9 +47,7 @@ class Pair:
             self.set(*self.any_attribute())
         elif pick() < 0.5:
             self.measure()
-        elif pick() < 0.5:
-            assert self.pure.collect() == self.compiled.collect()
-        elif pick() < 0.3:
+        elif pick() < 0.15:
             twin = self.dice.choice(COPIES)
             for meter in (self.pure, self.compiled):
                 meter.read = int  # a clock that can be pickled
@@ -77,7 +75,7 @@ class Pair:
             abs(self.reading - before["offset"]) < 2**63
             and unit < 2**62
             and all(abs(number) < 2**125 for number in large)
-            and abs(self.pure.cut) < 2**127
+            and self.pure.cut < 2**126
         )
 
     def instant(self) -> int:
@@ -101,8 +99,8 @@ class Pair:
         return name, pick.choice([0, *[FAR] * 6, self.instant(), self.instant(), 2**63 - 1, -(2**63)])
 
     def measure(self) -> None:
-        """Set other numbers, after `collect` as the schedulers do."""
-        assert self.pure.collect() == self.compiled.collect()
+        """Set other numbers, and note the grabs as the schedulers do."""
+        self.set("peak", -1)
         unit, cost = self.dice.choice(UNITS), self.dice.choice(COSTS)
         kept = self.dice.choice([0, cost, 9 * cost])
         slack = self.dice.choice([kept, kept + unit - 1, ENDLESS])
@@ -139,7 +137,7 @@ def grab(scheduler: Metered, now: int, since: int | None) -> bool:
     if meter is not None:
         meter.until, meter.read = FAR, lambda: now
         if meter.since != (FAR if since is None else since):
-            scheduler._collect()
+            scheduler._heed_grabs()
             meter.since = FAR if since is None else since
         taken = meter.grab()
         meter.until, meter.read = 0, int

@@ -1,31 +1,21 @@
-"""How questions reach the server of a URL or a client, over one connection that is opened here or through the client of a cluster; and
-what its errors mean.
+"""A source: the URL of a server, or a client; and what the errors of its library mean.
 
-Knows nothing of rates. No error shows any part of a URL: a password with a ``/``, ``#``, ``?`` or ``[`` that was not percent-encoded ends
-up in the path, the fragment, the query or the host, and its beginning in the place of the port.
+No error shows any part of a URL: a password with a ``/``, ``#``, ``?`` or ``[`` that was not percent-encoded ends up in the path, the
+fragment, the query or the host, and its beginning in the place of the port.
 """
 
 from __future__ import annotations
 
 import re
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from aiorate._errors import kind_of
-from aiorate._store.script import SHA, TEXT, Refusal, Unreachable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    Command = tuple[str | bytes | int, ...]
-
+from aiorate._store.script import Refusal, Unreachable
 
 _CLUSTERS = {"RedisCluster", "ValkeyCluster"}
-# Whoever asks here tries again by himself, and waits for an answer as long as he wants.
-_ALONE: dict[str, Any] = {"socket_timeout": None, "retry": None, "retry_on_error": [], "retry_on_timeout": False}
 _OUTAGES = {
     *("ConnectionError", "TimeoutError", "OSError", "ClusterError", "SlotNotCoveredError"),
     *("InvalidResponse", "ValueError", "TypeError", "LookupError"),  # what a parser raises for junk
@@ -37,85 +27,6 @@ _REFUSALS = {"AuthenticationError", "AuthorizationError", "AuthenticationWrongNu
 _OF_CLUSTERS = {"RedisClusterException", "ValkeyClusterException"}  # no node of a cluster would do: their cause says why
 # Servers before 7.0 wrap the error of a command that a script called.
 _CODE = re.compile(r"(?:(?:ERR )?Error running script .*@user_script: ?\d+: )?-?([A-Z]+)(?: |$)")
-Asked = tuple[bytes, "Sequence[str | bytes]"]
-"""A question: the key, and the other arguments of the script."""
-
-
-class Store:
-    """A connection of the library's class for it, which takes half the time of a call through a client; or the client of a cluster.
-
-    A client lends the settings of its connections: the one opened here does not count against its pool. That of a cluster has none, and is
-    never closed here.
-    """
-
-    def __init__(self, source: Any) -> None:
-        self._source = source
-        if isinstance(source, str):
-            self._pool = _library_of(source).ConnectionPool.from_url(source)
-        else:
-            self._pool = getattr(source, "connection_pool", None)
-        self._connection: Any = None
-        self._answers: int = 0
-
-    @property
-    def heard(self) -> int:
-        """How many answers have come, as far as is known. The first call takes some: that the server is there, a password, a script."""
-        return self._answers + (self._connection is not None and self._connection.is_connected)
-
-    async def ask(self, questions: Sequence[Asked]) -> list[object]:
-        """The script's reply to each question, or a `Refusal` or an `Unreachable` in its place."""
-        try:
-            replies = await self._run([("EVALSHA", SHA, 1, key, *words) for key, words in questions])
-            missing = [place for place, reply in enumerate(replies) if isinstance(reply, Exception) and "NoScriptError" in kinds_of(reply)]
-            if missing:
-                # The first sends the text, and the server has it for the others.
-                again: list[Command] = [("EVALSHA", SHA, 1, questions[place][0], *questions[place][1]) for place in missing]
-                again[0] = ("EVAL", TEXT, *again[0][2:])
-                for place, reply in zip(missing, await self._run(again), strict=True):
-                    replies[place] = reply
-        except Exception as error:
-            return [failure_of(error)] * len(questions)
-        return [failure_of(reply) if isinstance(reply, Exception) else reply for reply in replies]
-
-    async def _run(self, commands: Sequence[Command]) -> list[object]:
-        """Send them. Returns the reply to each, or the error that the server said. Raises if there is no answer."""
-        if self._pool is None:
-            await self._source.initialize()  # not in many calls at once, which close each other's connections
-            answers = [partial(self._source.execute_command, *command) for command in commands]
-        else:
-            connection = self._connection or await self._open(self._pool)
-            await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-            answers = [connection.read_response] * len(commands)
-        replies: list[object] = []
-        for answer in answers:
-            try:
-                replies.append(await answer())
-            except Exception as error:
-                if "ResponseError" not in kinds_of(error):
-                    raise
-                replies.append(error)
-        return replies
-
-    async def _open(self, pool: Any) -> Any:
-        self._connection = connection = pool.connection_class(**{**pool.connection_kwargs, **_ALONE})
-        read = connection.read_response
-
-        async def read_and_count(*args: Any, **options: Any) -> Any:  # also for the client's own commands while it connects
-            try:
-                return await read(*args, **options)
-            finally:
-                self._answers += 1
-
-        connection.read_response = read_and_count
-        await connection.connect()
-        return connection
-
-    async def close(self) -> None:
-        """Close the connection, if it was opened here. The next call resolves the address again: another server may be there by then."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(Exception):  # it is broken already
-                await connection.disconnect()
 
 
 def check_source(source: object, alone: bool = False) -> None:
@@ -143,6 +54,11 @@ def check_source(source: object, alone: bool = False) -> None:
             f"RedisLimiter(scope='process') asks the store in a thread, and this {kind_of(source)} belongs to an event loop. Give a URL or"
             " another client, which lends its settings. For a cluster or a Sentinel, use scope='loop'."
         )
+
+
+def settings_of(source: Any) -> Any:
+    """What has the class and the settings of its connections; None: it is the client of a cluster."""
+    return _library_of(source).ConnectionPool.from_url(source) if isinstance(source, str) else getattr(source, "connection_pool", None)
 
 
 def is_cluster(source: object) -> bool:
