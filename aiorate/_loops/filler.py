@@ -131,9 +131,12 @@ class Filler(Waker):
                 return
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():  # as asyncio.run() cancels all tasks when it ends. It may have been about to look
-            self._look()
-        elif (error := task.exception()) is not None:
+        try:
+            if not task.cancelled():  # as asyncio.run() cancels all tasks when it ends
+                task.result()
+            if self._bell.done():  # rung since it slept last
+                self._look()
+        except BaseException as error:
             self._fail(error)
         self._task = None
         if self._waiters.waiting and not self._loop.closed:  # another task goes on
