@@ -207,8 +207,7 @@ class StoreSession(Talk):
         self._book(answer, sent, received - node.offset)
         if answer.runs:
             self._came = sum([n for n, _, _ in answer.runs])
-            if self._lease:
-                pool.asks_below = self._came // 2
+            pool.asks_below = self._came // 2 if self._lease else -1
         if self._news:
             self._tell()
         if not node.closed:  # else the next question returns these slots
