@@ -233,8 +233,6 @@ def file_of(path: str | os.PathLike[str]) -> StoreFile:
     """The file of that path. Raises RuntimeError on systems without its lock."""
     if not _LOCKS:
         raise RuntimeError("a limit in a file needs a lock of the kernel that Windows does not have. Use aiorate.redis there.")
-    if isinstance(path, str) and (found := _files.get(path)) is not None:  # as the path of all keys but the first
-        return found
     name = os.path.abspath(os.fsdecode(path))
     return _files.get(name) or _files.setdefault(name, StoreFile(name))
 
