@@ -137,10 +137,9 @@ class StoreFile:
         if self._descriptor >= 0 and reading - self._looked_at < _GRACE:
             return
         self._looked_at = reading
-        if self._descriptor >= 0:
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(self._descriptor), os.stat(self.path)):
-                    return
+        with suppress(OSError):  # it is not open, or no longer there
+            if os.path.samestat(os.fstat(self._descriptor), os.stat(self.path)):
+                return
         self.close()
         self._whole.clear()
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
