@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate._rate import Rate, ceil_div
@@ -137,7 +138,7 @@ class Hand:
         """Add slots."""
         self.runs += runs
         self.count += sum([run.n for run in runs])
-        self.runs.sort(key=_due)
+        self.runs.sort(key=attrgetter("due"))
 
     def clear(self) -> list[Run]:
         """Give up all slots. Returns them."""
@@ -191,10 +192,6 @@ class Hand:
         """The sum of each dimension, but for slots that have lapsed."""
         left = [(run.n - run.lapsed(now), run.amounts) for run in self.runs]
         return [sum([count * amounts[j] for count, amounts in left]) for j in range(dimensions)]
-
-
-def _due(run: Run) -> int:
-    return run.due
 
 
 def check_memory(call: str, rate: Rate, burst: int) -> None:
