@@ -157,15 +157,6 @@ class Hand:
             del self.runs[0]
             count -= run.n
 
-    def lapsed(self, now: int) -> int:
-        """How many slots have lapsed."""
-        runs = self.runs
-        return sum([run.lapsed(now) for run in runs]) if runs and now > runs[0].due + runs[0].late else 0
-
-    def by(self, instant: int) -> int:
-        """How many slots are due by that instant."""
-        return sum([run.by(instant) for run in self.runs])
-
     def last_due(self) -> int:
         """When the last slot is due."""
         return max([run.at(run.i + run.n - 1) for run in self.runs], default=0)
