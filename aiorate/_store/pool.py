@@ -89,21 +89,18 @@ class Pool(Scheduler):
 
     # What the session does.
 
-    def late_of(self, need: Sequence[int], parts: Sequence[Part]) -> int:
-        """How late such a slot may be used: half of the time that it takes of the dimension that it takes least of.
-
-        That adds half of it to the bound of each dimension: no two slots in a row are both late.
-        """
-        return max(self._late, min([part.time_of(of) // 2 for part, of in zip(parts, need, strict=True) if of], default=0))
-
     def run(self, n: int, place: int, starts: list[float], need: tuple[int, ...], parts: Sequence[Part], now: int) -> Run:
-        """Slots that begin so many us after ``now``: the first of them, and by each rate. The first waited for ``place``, if not 0."""
+        """Slots that begin so many us after ``now``: the first of them, and by each rate. The first waited for ``place``, if not 0.
+
+        One may be late by half of the time that it takes of the dimension that it takes least of. That adds half of it to the bound of each
+        dimension: no two slots in a row are both late.
+        """
         first, *times = [now + ceil(us * US) for us in starts]
         paces = [(at, part.rate.permits, part.rate.period_ns * of) for at, part, of in zip(times, parts, need, strict=True) if of]
         costs = [part.time_of(of) for part, of in zip(parts, need, strict=True)]
-        slowest, late = costs.index(max(costs)), self.late_of(need, parts)
-        if self.unit and times[slowest] == max(times):  # it rules them all, and single permits may be as late as by that rate alone
-            late = self.late_of((1,), (parts[slowest],))
+        slowest = costs.index(max(costs))
+        rules = self.unit and times[slowest] == max(times)  # then single permits may be as late as by that rate alone
+        late = max(self._late, (costs[slowest] if rules else min(filter(None, costs))) // 2)
         if all(first > at for at, _, _ in paces):
             paces.append((first, 1, 0))
         return Run(need, n, late, paces, (place - 1, slowest))
@@ -309,7 +306,7 @@ class Pool(Scheduler):
         check_window(window, largest)
         if self.calendar is not None:
             return self.calendar.bound(window, largest)
-        lates = [(part, self.late_of((1,), (part,))) for part in self.parts]
+        lates = [(part, max(self._late, part.time_of(1) // 2)) for part in self.parts]
         longest = max([late for _, late in lates])
         # A slot that a slower rate delayed may be later than those of a faster one, and there is one at a time.
         most = min([part.burst + part.rate._permits_in(window + late) + (longest > late) for part, late in lates])

@@ -72,15 +72,16 @@ class StoreSession(Talk):
         """Slots may be wanted at that instant. Returns whether to wait for the store, which is asked. Raises EngineUnavailable."""
         pool, node, local = self._pool, self._node, self._local
         here = pool.outage not in ("", "wait")  # whether the policy answers at once
-        asks = (here or bool(self._once(lacking=True)) or not self._enough(now)) and self._tell()
+        asks = (here or not self._enough(now) or bool(self._once(lacking=True))) and self._tell()
         if asks:
             self._wanted_at = node.read()
         if here and local is not None:
             runs, within = self._wants() if node.held_at is None else ([], -1.0)
             if runs:
-                sent = Sent(node.read(), node.now(), runs, local.parts, within >= 0)
-                answer = local.ask(self._question(runs, within), sent.at)
-                self._book(answer, sent, sent.now)
+                sent, asked = self._ask_for(runs, within, 0.0, self._clock)
+                self._take_back(sent, nothing=True)  # of what the store is yet to hear
+                answer = local.ask(asked, sent.at)
+                self._book(answer, sent._replace(parts=local.parts), sent.now)
                 self._refuse(answer)
                 pool.alone = range(pool.alone.start, sent.now + 1)
         elif here and self._lost is not None and pool.refused and pool.hand.find(pool.refused)[1] is None:
@@ -206,8 +207,7 @@ class StoreSession(Talk):
         self._book(answer, sent, received - node.offset)
         if answer.runs:
             self._came = sum([n for n, _, _ in answer.runs])
-            if self._lease:
-                pool.asks_below = self._came // 2
+            pool.asks_below = self._came // 2 if self._lease else -1
         if self._news:
             self._tell()
         if not node.closed:  # else the next question returns these slots
