@@ -233,7 +233,8 @@ class Pool(Scheduler):
         A request that gathers slots may use those that lapsed meanwhile, fewer than it needs. So a grant exceeds the slots that have not
         lapsed by at most that.
         """
-        lapsed = self.hand.lapsed(now)
+        runs = self.hand.runs
+        lapsed = sum([run.lapsed(now) for run in runs]) if runs and now > runs[0].due + runs[0].late else 0
         if not lapsed or self.calendar is not None:
             return lapsed
         if self.unit:
@@ -292,7 +293,7 @@ class Pool(Scheduler):
 
     def _standings(self, now: int) -> list[Standing]:
         """The burst of all processes; the slots in hand that are due, and those that the store had free when it answered last."""
-        due = max(self.hand.by(now) - self._lapsed(self.need(1), now), 0) if self.unit else 0
+        due = max(sum([run.by(now) for run in self.hand.runs]) - self._lapsed(self.need(1), now), 0) if self.unit else 0
         told = [level.standing(part, due, now) for part, level in zip(self.parts, self.levels, strict=True)]
         if self.outage in ("raise", "wait"):
             told = [(0, NOBODY_KNOWS)] * len(told)
