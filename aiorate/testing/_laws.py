@@ -95,7 +95,7 @@ class _History:
         most = self.plain.max_permits or 10
         for _ in range(steps):
             permits = min(dice.choice((1, 2, 3, 7, most)), most)
-            dues = [max(self.both("peek", each, self.now), self.now) for each in sorted({1, permits})]
+            dues = [self.both("peek", each, self.now) for each in sorted({1, permits})]
             disturb(self, permits, dues[-1])
             wait = dice.choice((0, 0, 1, dice.randrange(3 * self.interval), 9 * self.interval, 200 * _DAY))
             self.now = dues[-1] if dice.random() < 0.5 else self.now + wait
