@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate._rate import Rate, as_float, duration_to_ns, ratio_of
+from aiorate._rate import EVEN, Rate, as_float, duration_to_ns, ratio_of
 from aiorate._schedulers.interface import check_ns
 from aiorate._schedulers.token_bucket import Stored, plan_of
 
@@ -59,7 +59,7 @@ class TokenPool(Stored):
                 pool = duration_to_ns(pool, "TokenPool(pool)")
             check_ns("TokenPool(pool), if it is no timedelta,", pool, least=1)  # pyright: ignore[reportArgumentType]
         self._pool: int | None = pool  # pyright: ignore[reportAttributeAccessIssue]
-        ratio = ratio_of(burst_ratio, "TokenPool(burst_ratio")
+        ratio = EVEN if type(burst_ratio) is int and burst_ratio == 1 else ratio_of(burst_ratio, "TokenPool(burst_ratio")
         self._setup(self._planned(rate if type(rate) is str else Rate.of(rate), ratio), 1, start)  # the first caller does not wait
 
     def _planned(self, rate: Rate | str, ratio: tuple[int, int]) -> Plan:
