@@ -47,6 +47,7 @@ typedef struct {
     long long until, offset, since, grabs, last;
 } Meter;
 static PyModuleDef definition;
+static PyType_Spec check_spec;
 
 /* Whether the object is an int of that many bits at most. If so, `number` becomes its value. */
 static bool to_wide(PyObject *object, wide *number, int bits) {
@@ -119,15 +120,16 @@ static PyObject *grab(Meter *self, PyObject *const *args, Py_ssize_t count) {
     return taken < 0 ? NULL : PyBool_FromLong(taken);
 }
 
+#define WIDE_AT(self, offset) (*(wide *)((char *)self + (size_t)offset))
 static PyObject *get_wide(Meter *self, void *offset) {
     wide number;
-    LOCKED(self, number = *(wide *)((char *)self + (size_t)offset));
+    LOCKED(self, number = WIDE_AT(self, offset));
     return from_wide(number);
 }
 static int set_wide(Meter *self, PyObject *object, void *offset) {
     wide number = 0;
     if (!object || !to_wide(object, &number, 126)) return PyErr_SetString(PyExc_OverflowError, "more than 126 bits."), -1;
-    LOCKED(self, *(wide *)((char *)self + (size_t)offset) = number);
+    LOCKED(self, WIDE_AT(self, offset) = number);
     return 0;
 }
 
@@ -161,13 +163,8 @@ static int set_numbers(Meter *self, PyObject *numbers, void *Py_UNUSED(closure))
 
 static PyObject *get_check(Meter *self, void *Py_UNUSED(closure)) { return Py_NewRef(self->check ? (PyObject *)self->check : Py_None); }
 static int set_check(Meter *self, PyObject *object, void *Py_UNUSED(closure)) {
-    PyObject *module, *type;
-    if (object == (PyObject *)self->check) return 0;
     if (object == Py_None) object = NULL;
-    if (!(module = PyType_GetModuleByDef(Py_TYPE(self), &definition)) || !(type = PyObject_GetAttrString(module, "LoopCheck"))) return -1;
-    bool right = !object || (PyObject *)Py_TYPE(object) == type;
-    Py_DECREF(type);
-    if (!right) return PyErr_SetString(PyExc_TypeError, "check must be a LoopCheck."), -1;
+    if (object && strcmp(Py_TYPE(object)->tp_name, check_spec.name)) return PyErr_SetString(PyExc_TypeError, "check must be a LoopCheck."), -1;
     LOCKED(self, Py_XSETREF(self->check, (LoopCheck *)Py_XNewRef(object)));
     return 0;
 }
@@ -208,11 +205,9 @@ static int clear(Meter *self) {
 static void dealloc(Meter *self) {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    Py_TRASHCAN_BEGIN(self, dealloc)
     clear(self);
     type->tp_free(self);
     Py_DECREF(type);
-    Py_TRASHCAN_END
 }
 #define METHOD(name, function, flags) {name, (PyCFunction)(void (*)(void))function, flags, NULL}
 #define MEMBER(of, name, type) {#name, type, offsetof(of, name), 0, NULL}

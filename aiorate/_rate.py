@@ -292,10 +292,8 @@ def duration_to_ns(value: Duration, what: str, also: str = "") -> int:
     All public arguments that are durations are read here. Raises ValueError or TypeError that begins with ``what``. ``also`` names
     other values in the message, as in ``"None (no bound)"``.
     """
-    if type(value) is int and 0 <= value < _SHORT:  # in a sixth of the time of the exact way
-        return value * NS_PER_SECOND
-    if type(value) is float and 0 <= value < _SHORT:
-        ns = value * NS_PER_SECOND
+    if type(value) in (float, int) and 0 <= value < _SHORT:  # type: ignore[operator]  # in a sixth of the time of the exact way
+        ns: float = value * NS_PER_SECOND  # type: ignore[assignment]
         nearest = int(ns + 0.5)
         if -0.25 < ns - nearest < 0.25:
             return nearest

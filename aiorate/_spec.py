@@ -21,7 +21,7 @@ _RATIO = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?"
 _SPEC = rf"\s*{_RATE}\s*(?:[,:;]\s*({_RATIO})\s*)?((?:[,:;](?i:activity|{'|'.join(_VERBS)}))*)"
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True, init=False)
 class RateSpec:
     """A rate, a burst ratio and a verb, in the notation of the EngineBlock and nosqlbench limiters.
 
@@ -75,6 +75,3 @@ class RateSpec:
             )
         rate = Rate._exactly(permits * 10 ** _SUFFIXES[(suffix or "u")[0].lower()], NS_PER_SECOND, permits_den)
         return cls(rate, as_float(num, den), verbs[0] if verbs else "start")
-
-    def __repr__(self) -> str:
-        return f"RateSpec({self.rate!r}, burst_ratio={self.burst_ratio!r}, verb={self.verb!r})"

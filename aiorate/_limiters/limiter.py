@@ -178,7 +178,7 @@ class Limiter(Base):
         if lowest.max_waiting is None or lowest.max_waiting[0]:  # else nobody waits
             for _, places in self._places:
                 if places.holder is not None and places.holder() is (running_task() or current_thread()):
-                    raise RuntimeError("with limiter: max_concurrency is 1, and this task or thread is inside already. Enter only once.")
+                    raise RuntimeError("max_concurrency is 1, and whoever has the place would wait for itself. Enter only once.")
         visit = Visit(permits)
         waited, *_ = lowest.wait_blocking(visit) if blocking else await lowest.acquire(visit)
         self._hold()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from aiorate._schedulers.interface import Scheduler
@@ -58,11 +58,6 @@ class Amounts:
 
     def __rsub__(self, other: Permits) -> Amounts:
         return Amounts(self.names, (0,) * len(self.of), 0) - self + other
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Amounts) and (self.names, self.of, self.requests) == (other.names, other.of, other.requests)
-
-    __hash__: ClassVar[None]  # type: ignore[assignment]  # as __eq__ makes it
 
     def __repr__(self) -> str:
         return ", ".join([f"{name}={amount}" for name, amount in self.by_name().items()])

@@ -38,6 +38,7 @@ class CalendarWindow(Window):
 
     __slots__ = ("_began", "_ends", "_last", "_origin", "_tz", "_used")
     rate: Rate
+    _shown: tuple[str, ...] = ("_tz",)
     # The window of the used permits: its first grant, and its end.
     _began: int
     _ends: int
@@ -137,14 +138,11 @@ class CalendarWindow(Window):
         if windows < 1:
             return at
         ends = self._edge_after(at) if over else self._ends
-        return ends if windows == 1 else _edge_later(self._origin + ends, self._tz, self.rate, windows - 1) - self._origin
+        return ends if windows == 1 else _edge_after(self._origin + ends, self._tz, self.rate, windows - 1) - self._origin
 
     def _edge_after(self, instant: int, rate: Rate | None = None) -> int:
         """The first edge of a window after the instant."""
         return _edge_after(self._origin + instant, self._tz, rate or self.rate) - self._origin
-
-    def __repr__(self) -> str:
-        return f"CalendarWindow({str(self.rate)!r}, tz={str(self._tz)!r}, used={self._used})"
 
 
 def _zone(name: str) -> tzinfo:
@@ -177,49 +175,31 @@ def _checked(rate: Rate) -> Rate:
 # Where windows of the calendar begin and end, in Unix time.
 
 
-def _edge_after(unix: int, tz: tzinfo, rate: Rate) -> int:
-    """The first edge of the rate's windows after that Unix time; both in ns."""
-    second, period = unix // NS_PER_SECOND, rate.period_ns // NS_PER_SECOND
+def _edge_after(unix: int, tz: tzinfo, rate: Rate, windows: int = 1) -> int:
+    """The first edge of the rate's windows after that Unix time, or the one that comes that many windows after an edge; in ns."""
+    period, from_second = rate.period_ns, unix // NS_PER_SECOND
     try:
-        local = datetime.fromtimestamp(second, tz)
-        if period < _DAY:
-            edge = _edge_in_day(second, local, period)
+        if period < _DAY * NS_PER_SECOND:
+            if windows > 1:  # from the middle of the window before, which is inside it whatever the clocks were changed by
+                from_second = (unix + (windows - 1) * period + (period - 1) // 2) // NS_PER_SECOND
+            edge = _edge_in_day(from_second, datetime.fromtimestamp(from_second, tz), period // NS_PER_SECOND)
         else:
-            day = local.date()
-            edge = second
-            while edge <= second:  # more than once where the clocks went back over midnight, and that window has begun before
-                day = _next_window(day, rate)
+            day, edge = datetime.fromtimestamp(from_second, tz).date(), from_second
+            while edge <= from_second:  # more than once where the clocks went back over midnight, and that window has begun before
+                day = _first_day(day, rate, windows)
                 edge = _beginning(day, tz)
     except _NO_CALENDAR:
-        return unix + rate.period_ns
+        return unix + windows * period
     return edge * NS_PER_SECOND
 
 
-def _edge_later(edge: int, tz: tzinfo, rate: Rate, windows: int) -> int:
-    """The edge of the rate's windows that comes that many windows after that one; both in ns of Unix time."""
-    period = rate.period_ns
-    if not rate._months:
-        # From the middle of the window before, which is inside it whatever the clocks were changed by.
-        return _edge_after(edge + (windows - 1) * period + (period - 1) // 2, tz, rate)
-    try:
-        month = datetime.fromtimestamp(edge // NS_PER_SECOND, tz)
-        return _beginning(_month(month, windows * rate._months), tz) * NS_PER_SECOND
-    except _NO_CALENDAR:
-        return edge + windows * period
-
-
-def _next_window(day: date, rate: Rate) -> date:
-    """The first day of the window after the one to which that day belongs."""
+def _first_day(day: date, rate: Rate, windows: int) -> date:
+    """The first day of the window that comes that many after the one to which that day belongs."""
     if rate._months:
-        return _month(day, rate._months - (day.month - 1) % rate._months)
+        years, month = divmod(day.month - 1 - (day.month - 1) % rate._months + windows * rate._months, 12)
+        return date(day.year + years, month + 1, 1)
     days = rate.period_ns // (_DAY * NS_PER_SECOND)
-    return day + timedelta(days - (day.toordinal() - 1) % days)
-
-
-def _month(day: date, later: int) -> date:
-    """The first of a month, that many after the one of that day."""
-    years, month = divmod(day.month - 1 + later, 12)
-    return date(day.year + years, month + 1, 1)
+    return day + timedelta(windows * days - (day.toordinal() - 1) % days)
 
 
 def _beginning(day: date, tz: tzinfo) -> int:
@@ -230,11 +210,10 @@ def _beginning(day: date, tz: tzinfo) -> int:
 def _edge_in_day(second: int, local: datetime, period: int) -> int:
     """The first edge after ``second`` of windows shorter than a day. Those of several hours are as long as the wall clock makes them."""
     into = (local.hour * _HOUR + local.minute * 60 + local.second) % period
-    if period <= _HOUR:  # by elapsed time, so that no window is an hour longer when the clocks go back
-        starts = second - into
-        if datetime.fromtimestamp(starts, local.tzinfo).utcoffset() != local.utcoffset():
-            starts += period  # a change by half an hour cut an hour in two: the rest counts with the next hour
-        return starts + period
-    wall = local + timedelta(seconds=period - into)
-    edge = int(wall.timestamp())
-    return edge if edge > second else int(wall.replace(fold=1).timestamp())  # in the repeated hour, after the clocks went back
+    edge = second + period - into  # by elapsed time, so that no hour is longer when the clocks go back
+    if period > _HOUR:
+        wall = int((local + timedelta(seconds=period - into)).timestamp())
+        edge = wall if wall > second else edge  # it lies in the repeated hour, after the clocks went back
+    elif datetime.fromtimestamp(second - into, local.tzinfo).utcoffset() != local.utcoffset():
+        edge += period  # a change by half an hour cut an hour in two: the rest counts with the next hour
+    return edge

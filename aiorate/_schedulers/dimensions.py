@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aiorate._schedulers.all_of import AllOf
-from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.server_quotas import heeding
 
 if TYPE_CHECKING:
     from aiorate._feedback import Quota
     from aiorate._rate import Rate
-    from aiorate._schedulers.amounts import Permits
+    from aiorate._schedulers.amounts import Amounts
     from aiorate._schedulers.interface import Scheduler
 
 
@@ -40,25 +39,22 @@ class Dimensions(AllOf):
         available: int = self._permitted[self.names.index(name)].available(now)
         return available
 
-    def _shares(self, permits: Permits) -> list[tuple[Any, int]]:
+    def _shares(self, permits: Any) -> list[tuple[Any, int]]:
         """The dimensions of which it takes more than 0, and how much. Others, of limits above, come after them."""
-        assert isinstance(permits, Amounts)
         return [(part, amount) for part, amount in zip(self._permitted, permits.of, strict=False) if amount]
 
     # The members check the amounts.
 
-    def _take(self, permits: Permits, now: int, since: int | None) -> int:
-        assert isinstance(permits, Amounts)
+    def _take(self, permits: Any, now: int, since: int | None) -> int:
         if permits.waited_for is None and self._waited[0] == now:
             permits.waited_for = self._waited[1]
         if permits.waited_for is not None:
             self._waited = now, permits.waited_for
         return super()._take(permits, now, since)
 
-    def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
+    def peek(self, permits: Any, now: int, ahead: Any = 0) -> int:
         """The latest instant that a dimension names. If that is after ``now`` with nothing ahead, the request waits for that dimension."""
-        assert isinstance(permits, Amounts)
-        before = ahead.of if isinstance(ahead, Amounts) else (0,) * len(self.names)
+        before = ahead.of if ahead else (0,) * len(self.names)
         latest, waited_for = now, permits.waited_for
         for name, part, amount, others in zip(self.names, self._permitted, permits.of, before, strict=False):
             if amount and (at := part.peek(amount, now, others)) > latest:

@@ -64,6 +64,8 @@ class Scheduler(ABC):
     """The schedulers of which this one consists."""
     _owner: str
     """The limiter to which it belongs; see `claim`."""
+    _shown: tuple[str, ...] = ()
+    """The attributes that its ``repr()`` shows besides the rate."""
 
     @property
     def _meter(self) -> Meter | None:
@@ -172,6 +174,10 @@ class Scheduler(ABC):
         """
         return self.peek(1 if self.max_permits is None else self.max_permits, now) <= now
 
+    def __repr__(self) -> str:
+        shown = [f"{name.strip('_')}={getattr(self, name)}" for name in self._shown]
+        return f"{type(self).__name__}({', '.join([repr(str(self.rate)), *shown])})"
+
     def _shift(self, ns: int) -> None:
         """Follow a pause of ``ns``. Only strategies that follow the calendar need it."""
 
@@ -197,9 +203,8 @@ class Metered(Scheduler):
         return self._line if self.take == self._metered_take and self._line.numbers != NO_LINE else None
 
     def _heed_grabs(self) -> None:
-        """All takes before the latest grab stand."""
-        if self._line.peak >= 0:
-            self._latest, self._line.peak = None, -1
+        """There were grabs since the last call. All takes before them stand."""
+        self._latest, self._line.peak = None, -1
 
 
 def claim(owner: str, *schedulers: Scheduler) -> None:

@@ -37,7 +37,7 @@ class _Remainder:
     """
 
     __slots__ = (
-        *("_at", "_began", "_earlier", "_full_in", "_gain", "_granted", "_known", "_recent", "_since", "_size"),
+        *("_at", "_began", "_full_in", "_gain", "_granted", "_recent", "_since", "_size"),
         *("doubted", "level", "most", "until"),
     )
 
@@ -46,8 +46,7 @@ class _Remainder:
         self.until = until
         self.doubted = 0  # of a window: permits in flight, which the server has counted or not
         self._at = self._since = at
-        self._recent = self._earlier = 0  # permits granted since `_since`, and in an equal time before it
-        self._known = at + _ON_THE_WAY_NS  # from then on, these are all the permits that may be on their way
+        self._recent = 0  # permits granted since `_since`
         self._heed(left, size, gain, full_in, now)
 
     def tell(self, left: int, size: int, full_in: int, now: int, at: int, error: int, in_flight: int) -> None:
@@ -62,8 +61,9 @@ class _Remainder:
             gain, full_in = self._gain, self._full_in
         said = left * full_in
         level = self.level * full_in // self._full_in  # rounded down
-        if at >= self._known:
-            level = max(level, said - (self._recent + self._earlier) * full_in)
+        if at - self._since >= _ON_THE_WAY_NS:  # what is on its way was granted since
+            level = max(level, said - self._recent * full_in)
+            self._recent, self._since = 0, at
         self.level = level if level <= said else said - in_flight * full_in
         self._heed(left, size, gain, full_in, now)
 
@@ -79,9 +79,6 @@ class _Remainder:
             self.level = min(self.level + elapsed * self._gain, full)
             self.most = min(self.most + elapsed * self._gain, full)
             self._at = now
-        if now - self._since >= _ON_THE_WAY_NS:
-            self._earlier = self._recent if now - self._since < 2 * _ON_THE_WAY_NS else 0
-            self._recent, self._since = 0, now
 
     def _rested(self, now: int) -> bool:
         """Whether it is full or over, and refuses nothing at ``now``."""
@@ -126,7 +123,6 @@ class _Remainder:
         """Follow a pause of ``ns``, during which the server's time went on."""
         self._at -= ns
         self._since -= ns
-        self._known -= ns
         self.until -= ns
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorate._meter import NO_LINE
-from aiorate._rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, exact_seconds, ns_to_seconds
+from aiorate._rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, exact_seconds
 from aiorate._schedulers.interface import check_window
 from aiorate._schedulers.ticks import Pacing
 
@@ -22,7 +22,7 @@ class _Smooth(Pacing):
     """The store holds permits."""
 
     __slots__ = ()
-    rate: Rate
+    _shown: tuple[str, ...] = ("stored",)
 
     @property
     def stored(self) -> float:
@@ -50,7 +50,6 @@ class SmoothBursty(_Smooth):
     """
 
     __slots__ = ("_in_permits", "_size")
-    rate: Rate
 
     def __init__(
         self,
@@ -84,9 +83,6 @@ class SmoothBursty(_Smooth):
     def _rescaled(self, unit: int, cost: int) -> int:
         return self._stored * self._cost // cost if self._in_permits else super()._rescaled(unit, cost)
 
-    def __repr__(self) -> str:
-        return f"SmoothBursty({str(self.rate)!r}, stored={self.stored:g})"
-
 
 class SmoothWarmingUp(_Smooth):
     """Start slowly and warm up to the rate, like Guava's SmoothWarmingUp.
@@ -111,7 +107,6 @@ class SmoothWarmingUp(_Smooth):
     """
 
     __slots__ = ("_cold_factor", "_earn", "_warmup")
-    rate: Rate
     _starts_full: bool = True
 
     def __init__(self, rate: Rate | str | Number, warmup: Duration, cold_factor: Number = 3.0, *, start: int | None = None) -> None:
@@ -151,6 +146,3 @@ class SmoothWarmingUp(_Smooth):
 
     def _rescaled(self, unit: int, cost: int) -> int:
         return ceil_div(self._stored * self._unit, unit)  # rounded up: a fuller store is colder, so this gives no credit
-
-    def __repr__(self) -> str:
-        return f"SmoothWarmingUp({str(self.rate)!r}, warmup={ns_to_seconds(self._warmup):g}, stored={self.stored:g})"

@@ -18,7 +18,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from aiorate._meter import ENDLESS, NO_LINE, Meter, PureMeter
-from aiorate._rate import Rate, as_float, ceil_div, exact, ns_to_seconds, ratio_of
+from aiorate._rate import Rate, as_float, ceil_div, exact, ratio_of
 from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_permits, check_window
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ class Pacing(Metered):
     """The next free slot, which is `_line.due`, and a store that fills while that lies in the past."""
 
     __slots__ = ("_cost", "_lost", "_most", "_price", "_stored", "_unit")
-    rate: Rate
     _unit: int  # the ticks of a nanosecond
     _cost: int  # what a permit takes up in the store
     _price: int  # the ticks that a stored permit costs, by the `_priced` here
@@ -115,7 +114,8 @@ class Pacing(Metered):
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
         """Undo the takes at ``taken``, if they are the latest. An older slot is lost, because it has delayed later requests."""
         check_ask("give_back()", permits, now, taken)
-        self._heed_grabs()
+        if self._line.peak >= 0:
+            self._heed_grabs()
         while permits > 0 and (latest := self._latest) is not None and latest[0] == taken:
             before, permits = latest[2], permits - latest[1]
             due, stored, lost, since, self._latest = before
@@ -195,10 +195,8 @@ class TicksAccumulator(Pacing):
     """
 
     __slots__ = ()
-    rate: Rate
     books_since: bool = False
     _makes_up: bool = True
-    _parameter: str = ""
     _strictness: tuple[int, int] = (0, 1)
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
@@ -216,12 +214,6 @@ class TicksAccumulator(Pacing):
 
     def lag(self, now: int) -> int:
         return 0 if self.ticks is None else max(0, now - self.ticks)
-
-    def __repr__(self) -> str:
-        # The next slot as a clock reading in seconds, once there is one.
-        parameter = f", {self._parameter}={getattr(self, self._parameter):g}" if self._parameter else ""
-        next_at = "" if self.ticks is None else f", next_at={round(ns_to_seconds(self.ticks), 6)}"
-        return f"{type(self).__name__}({str(self.rate)!r}{parameter}{next_at})"
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """None: after a pause, all the permits that it held up may go at once."""
@@ -254,9 +246,8 @@ class BurstCompensation(TicksAccumulator):
     """
 
     __slots__ = ("_strictness",)
-    rate: Rate
     books_since: bool = True
-    _parameter: str = "strictness"
+    _shown: tuple[str, ...] = ("strictness",)
 
     def __init__(self, rate: Rate | str | Number, strictness: Number = 1.0, *, start: int | None = None) -> None:
         num, den = self._strictness = exact(strictness, "BurstCompensation(strictness)")
@@ -292,9 +283,8 @@ class BurstRatio(TicksAccumulator):
     """
 
     __slots__ = ("_ratio",)
-    rate: Rate
     books_since: bool = True
-    _parameter: str = "ratio"
+    _shown: tuple[str, ...] = ("ratio",)
 
     def __init__(self, rate: Rate | str | Number, ratio: Number = 1.1, *, start: int | None = None) -> None:
         self._ratio = ratio_of(ratio, "BurstRatio(ratio")

@@ -17,8 +17,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from aiorate._errors import check_count
-from aiorate._meter import Meter
-from aiorate._rate import Rate, ceil_div
+from aiorate._meter import NO_LINE, Meter
+from aiorate._rate import EVEN, Rate, ceil_div
 from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_permits, check_window
 
 if TYPE_CHECKING:
@@ -31,6 +31,17 @@ _instant = itemgetter(0)
 # A rate; in units, what follows from it and the parameters; and the numbers of the meter. Shared by all stores with the same parameters.
 # The units: a nanosecond, a permit, the size of the store, and its size while overflow returns; and the ratio at which it returns.
 Plan = tuple[Rate, tuple[int, int, int, int, int, int], tuple[int, int, float, int]]
+
+
+@lru_cache(256)
+def plan_of(rate: Rate | str, permits: int, ns: int = 0, ratio: tuple[int, int] = EVEN) -> Plan:
+    """For a store that holds that many permits, or as much as comes in that many ns if that is more."""
+    rate, (num, den) = Rate.of(rate), ratio
+    unit, cost = rate._ticks[0] * den, rate._ticks[1] * den
+    full = max(permits * cost, ns * unit)
+    # Less than a nanosecond above full lies within the instant, and cutting it off would be drift.
+    numbers = (unit, cost, full - cost + unit - 1, full - cost) if num == den and cost <= full else NO_LINE
+    return rate, (unit, cost, full, full // den * num, num, den), numbers
 
 
 class Stored(Metered):
@@ -53,11 +64,15 @@ class Stored(Metered):
 
     def _setup(self, plan: Plan, initial: int, start: int | None) -> None:
         """Hold that many permits at first."""
-        self._line: Meter = Meter()
+        self.rate, self._plan, numbers = plan
+        self._line: Meter = Meter(numbers)
+        self._initial = initial
+        self._start(start)
+
+    def _start(self, start: int | None) -> None:
         self._peaks = self._last = self._latest = None
-        self.rate, self._plan, self._line.numbers = plan
-        self._over, self._initial = 0, initial
-        self._at_first = self._plan[1] if initial == 1 else initial * self._plan[1]  # the plan's number takes no memory here
+        self._over, cost = 0, self._plan[1]
+        self._at_first = cost if self._initial == 1 else self._initial * cost  # the plan's number takes no memory here
         if start is not None:
             check_ns("start", start)
             self._level(start)
@@ -67,7 +82,8 @@ class Stored(Metered):
 
         With ``now``, as they are when it is filled up to that instant too, which may be the one at which the schedule begins.
         """
-        self._heed_grabs()
+        if self._line.peak >= 0:
+            self._heed_grabs()
         last, over, (unit, cost, _, most, *_) = self._last, self._over, self._plan
         if last is None:
             if now is None:
@@ -100,45 +116,38 @@ class Stored(Metered):
             self._level(now)
         due: int = line.due  # type: ignore[assignment]  # it has begun
         last: int = self._last  # pyright: ignore[reportAssignmentType]  # as above
-        over = self._over
-        level, straight = last * unit - due + cost, most == full  # whether nothing returns
+        level, over, straight = last * unit - due + cost, self._over, most == full  # whether nothing returns
         if since is None or since > now:
             since = now
-        begun, at = due, last
         if since > last:
             # At once: no request was waiting, so what does not fit overflows.
-            fresh, at = (since - last) * unit, since
+            fresh, last = (since - last) * unit, since
             if not straight:
                 level, over = self._filled(level, over, fresh)
-                due = at * unit - level + cost
             elif (level := level + fresh) >= full + unit:  # as _filled() says, in less time
-                level, over, due = full, over + level - full, due + level - full
-        last = at
+                level, over = full, over + level - full
+        at = last
         if level < need:
             # Only as far as the request needs, because a late wake-up must not make it overflow.
             ns = -(-(need - level if straight else self._fresh_for(level, over, need)) // unit)  # rounded up
             at = last = last + ns
             if at > now:
                 return at
-            if straight:
-                level += ns * unit
-            else:
-                level, over = self._filled(level, over, ns * unit)
-                due = at * unit - level + cost
+            level, over = (level + ns * unit, over) if straight else self._filled(level, over, ns * unit)
         elif now < last:
             # The clock went back: the most that can have been earned since then does not count yet.
             at = max(since, last - (level - need) * den // (num * unit))
         if at <= now and not asking:
             latest, peaks = self._latest, self._peaks
             if latest is None or latest[0] != now:
-                self._latest = (now, permits, begun, self._over, self._last)
+                self._latest = (now, permits, due, self._over, self._last)
             else:
                 self._latest = (now, latest[1] + permits, *latest[2:])
             if level >= full:
                 self._peaks = [(now if now > last else last, level)]  # as _note_level() leaves it, in less time
             elif not peaks or peaks[-1][0] != now or peaks[-1][1] < level:
                 self._note_level(now, level)
-            self._last, self._over, line.due = last, over, due + spent
+            self._last, self._over, line.due = last, over, last * unit - level + cost + spent
         return at
 
     _metered_take = take
@@ -156,22 +165,15 @@ class Stored(Metered):
         return at if at > last else last
 
     def _filled(self, level: int, over: int, fresh: int) -> tuple[int, int]:
-        """The level and the overflow after ``fresh`` units that come one by one, none of them used."""
+        """The level and the overflow after ``fresh`` units: they fill it, the rest overflows, and then what may return does."""
         unit, _, full, most, num, den = self._plan
-        if over > 0 and level < full and num > den:
-            # 1. Below full with an overflow: fresh and returning units together, until full or no overflow.
-            x = min(fresh, ceil_div((full - level) * den, num), over * den // (num - den))
-            moved = min(x * (num - den) // den, full - level - x)
-            level, over, fresh = level + x + moved, over - moved, fresh - x
-        if level + fresh < full + unit:
-            # 2. Below full without an overflow: fresh units only. Full within the last ns is on time: its rest, cut off, would be drift.
-            return level + fresh, over
-        # 3. Full: fresh units overflow, and return at the pace of the ratio until there is no room for these either.
-        if level < full:
-            level, fresh = full, fresh - (full - level)
-        over += fresh
-        moved = min(most - level, over, fresh * (num - den) // den)
-        return level + moved, over - moved
+        fits = fresh
+        if level + fresh >= full + unit:  # full within the last ns is on time: its rest, cut off, would be drift
+            fits = full - level if level < full else 0
+            over += fresh - fits
+        level += fits
+        moved = min(fresh * (num - den) // den, over, most - level) if over else 0
+        return (level + moved, over - moved) if moved > 0 else (level, over)
 
     def _fresh_for(self, level: int, over: int, need: int) -> int:
         """The fresh units after which it holds ``need``, which is at most full."""
@@ -222,12 +224,11 @@ class Stored(Metered):
 
     def _heed_grabs(self) -> None:
         line, (unit, cost, *_) = self._line, self._plan
-        if line.peak >= 0:
-            self._note_level(line.last, line.peak + cost)
-            # Callers that wait since a late wake-up take what has come since, and it is filled only as far as they need.
-            self._last = max(self._last, min(line.last, line.since), ceil_div(line.due - cost, unit))  # type: ignore[operator]
-            self._over, line.cut = self._over + line.cut, 0
-            super()._heed_grabs()
+        self._note_level(line.last, line.peak + cost)
+        # Callers that wait since a late wake-up take what has come since, and it is filled only as far as they need.
+        self._last = max(self._last, min(line.last, line.since), ceil_div(line.due - cost, unit))  # type: ignore[operator]
+        self._over, line.cut = self._over + line.cut, 0
+        super()._heed_grabs()
 
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits at once. The level may fall below zero."""
@@ -256,9 +257,7 @@ class Stored(Metered):
     def reset(self, now: int) -> None:
         """Hold as many permits as at first, and no backlog."""
         self._line.cut, self._line.peak = 0, -1
-        self._latest = self._peaks = self._last = None
-        self._over, self._at_first = 0, self._initial * self._plan[1]
-        self._level(now)
+        self._start(now)
 
     def available(self, now: int) -> int:
         """The permits in store."""
@@ -293,7 +292,7 @@ class TokenBucket(Stored):
     """
 
     __slots__ = ("max_permits",)
-    rate: Rate
+    _shown: tuple[str, ...] = ("burst",)
 
     def __init__(self, rate: Rate | str | Number, burst: int, initial: int | None = None, *, start: int | None = None) -> None:
         check_permits("TokenBucket(burst)", burst)
@@ -302,7 +301,7 @@ class TokenBucket(Stored):
             if initial > burst:
                 raise ValueError(f"TokenBucket(initial={initial}) must be from 0 to {burst}, the burst.")
         self.max_permits: int = burst  # pyright: ignore[reportIncompatibleVariableOverride]  # a bucket has a largest request
-        self._setup(_plan_of(rate if type(rate) is str else Rate.of(rate), burst), burst if initial is None else initial, start)
+        self._setup(plan_of(rate if type(rate) is str else Rate.of(rate), burst), burst if initial is None else initial, start)
 
     @property
     def burst(self) -> int:
@@ -319,16 +318,4 @@ class TokenBucket(Stored):
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. The bucket keeps its level in permits, and so does a debt."""
-        self._change(_plan_of(Rate.of(rate), self.burst), 1, now)
-
-    def __repr__(self) -> str:
-        return f"TokenBucket({str(self.rate)!r}, burst={self.burst})"
-
-
-@lru_cache(256)
-def _plan_of(rate: Rate | str, burst: int) -> Plan:
-    rate = Rate.of(rate)
-    unit, cost = rate._ticks
-    full = burst * cost
-    # Less than a nanosecond above full lies within the instant, and cutting it off would be drift.
-    return rate, (unit, cost, full, full, 1, 1), (unit, cost, full - cost + unit - 1, full - cost)
+        self._change(plan_of(Rate.of(rate), self.burst), 1, now)

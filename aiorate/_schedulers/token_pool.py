@@ -7,13 +7,11 @@ From the token pools of EngineBlock and nosqlbench, 2018 to 2023.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from aiorate._meter import NO_LINE
-from aiorate._rate import EVEN, Rate, as_float, duration_to_ns, ns_to_seconds, ratio_of
+from aiorate._rate import Rate, as_float, duration_to_ns, ratio_of
 from aiorate._schedulers.interface import check_ns
-from aiorate._schedulers.token_bucket import Stored
+from aiorate._schedulers.token_bucket import Stored, plan_of
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -44,7 +42,7 @@ class TokenPool(Stored):
     """
 
     __slots__ = ("_pool",)
-    rate: Rate
+    _shown: tuple[str, ...] = ("burst_ratio",)
     _stored: ClassVar[int] = 2
     """The permits that the active pool holds, unless 1 ms holds more."""
 
@@ -61,26 +59,23 @@ class TokenPool(Stored):
                 pool = duration_to_ns(pool, "TokenPool(pool)")
             check_ns("TokenPool(pool), if it is no timedelta,", pool, least=1)  # pyright: ignore[reportArgumentType]
         self._pool: int | None = pool  # pyright: ignore[reportAttributeAccessIssue]
-        ratio = EVEN if type(burst_ratio) is int and burst_ratio == 1 else ratio_of(burst_ratio, "TokenPool(burst_ratio")
-        plan = _plan_of(rate if type(rate) is str else Rate.of(rate), ratio, pool, self._stored)
-        self._setup(plan, 1, start)  # so that the first caller does not wait
+        ratio = ratio_of(burst_ratio, "TokenPool(burst_ratio")
+        self._setup(self._planned(rate if type(rate) is str else Rate.of(rate), ratio), 1, start)  # the first caller does not wait
+
+    def _planned(self, rate: Rate | str, ratio: tuple[int, int]) -> Plan:
+        return plan_of(rate, 0, self._pool, ratio) if self._pool else plan_of(rate, self._stored, _LEAST_POOL_NS, ratio)
 
     # The original's figures, in ns.
 
     @property
     def max_active(self) -> int:
-        """Size of the active pool, in ns."""
+        """Size of the active pool, in ns; truncated if a permit is a fraction of a ns, though whole permits fit in."""
         return self._pool or max(_LEAST_POOL_NS, self._stored * self.rate.interval_ns)
 
     @property
     def max_over_active(self) -> int:
         """Size of active and burst pool together, in ns."""
-        num, den = self._plan[4:]
-        try:
-            # Truncated floating point, as in the original, so that its figures agree to the last digit.
-            return int(self.max_active * as_float(num, den))
-        except OverflowError:
-            return self.max_active * num // den
+        return int(self.max_active * self.burst_ratio)  # floating point, as in the original: its figures agree to the last digit
 
     @property
     def burst_ratio(self) -> float:
@@ -147,29 +142,13 @@ class TokenPool(Stored):
 
     def _change_rate(self, rate: Rate, ratio: tuple[int, int], now: int | None) -> None:
         slower = rate._slower_than(self.rate)
-        self._change(_plan_of(rate, ratio, self._pool, self._stored), 0, now)
+        self._change(self._planned(rate, ratio), 0, now)
         if now is not None and slower:
             self._note_level(now, self._plan[3])  # as if full: an earlier permit cost less than it would bring now
 
     def lag(self, now: int) -> int:
         """The waiting pool, in ns."""
         return self._level(now)[2] // self._plan[0]
-
-    def __repr__(self) -> str:
-        # In permits and seconds, after the latest call.
-        available, lag = as_float(self._level()[1], self._plan[1]), ns_to_seconds(self.waiting)
-        return f"TokenPool({str(self.rate)!r}, burst_ratio={self.burst_ratio:g}, available={available:g}, lag={lag:g})"
-
-
-@lru_cache(256)
-def _plan_of(rate: Rate | str, ratio: tuple[int, int], pool: int | None, stored: int) -> Plan:
-    rate, (num, den) = Rate.of(rate), ratio
-    unit, cost = rate._ticks[0] * den, rate._ticks[1] * den
-    # max_active is truncated if a permit is a fraction of a ns, but whole permits must still fit in.
-    full = pool * unit if pool else max(_LEAST_POOL_NS * unit, stored * cost)
-    # A permit that is due within the ns is on time, as in _filled().
-    numbers = (unit, cost, full - cost + unit - 1, full - cost) if num == den and cost <= full else NO_LINE
-    return rate, (unit, cost, full, full // den * num, num, den), numbers
 
 
 class PlainPool(TokenPool):
@@ -178,3 +157,6 @@ class PlainPool(TokenPool):
 
     __slots__ = ()
     _stored = 1
+
+
+PlainPool.__name__ = "TokenPool"  # as users know it

@@ -30,7 +30,6 @@ class Window(Scheduler):
     """A number of permits per window. Requests are not paced, so a late one is not booked earlier."""
 
     __slots__ = ("rate",)
-    rate: Rate
     books_since: bool = False
 
     @property
@@ -172,9 +171,6 @@ class SlidingWindow(Window):
             place = first if log[first][1] >= number else bisect_left(log, number, first, key=_total)
             at = max(at, log[place][0] + rate.period_ns)
         return at + rounds * rate.period_ns if rounds else at
-
-    def __repr__(self) -> str:
-        return f"SlidingWindow({str(self.rate)!r}, used={self._log[-1][1] - self._log[self._first - 1][1]})"
 
 
 def whole_rate(rate: Rate, what: str) -> Rate:

@@ -75,7 +75,7 @@ assert shared.statistics().granted == 10
 NO_ZONES = """
 import sys, aiorate
 sys.modules["tzdata"] = None
-assert repr(aiorate.CalendarWindow("5/day", "UTC")) == "CalendarWindow('5/day', tz='UTC', used=0)"
+assert repr(aiorate.CalendarWindow("5/day", "UTC")) == "CalendarWindow('5/day', tz=UTC)"
 try:
     aiorate.CalendarWindow("5/day", "Europe/Berlin")
 except ValueError as error:

@@ -179,9 +179,10 @@ def test_grants_that_the_server_may_not_have_seen_count() -> None:
         assert capped.take(10, 20 * S) == 20 * S
         tell(capped, said, now=20 * S)
         assert capped.left(20 * S) == left
-    for passed, left in [(0, 10), (1, 11), (4, 14), (6, 16), (9, 19), (11, 58), (100, 59)]:
+    for passed, left in [(0, 10), (1, 11), (4, 14), (6, 58), (11, 58), (100, 59)]:
         capped = told(1)
         assert capped.take(50, 70 * S) == 70 * S
+        tell(capped, 58, now=70 * S)
         now = (70 + passed) * S
         tell(capped, 59 if passed == 100 else 58, now=now)
         assert capped.left(now) == left, passed
@@ -194,8 +195,8 @@ def test_a_return_adds_no_more_than_was_taken_since_the_word() -> None:
     tell(capped, 5, now=71 * S)
     capped.give_back(40, 72 * S, taken=70 * S)
     assert capped.left(72 * S) == 6
-    tell(capped, 50, now=72 * S)
-    assert capped.left(72 * S) == 50
+    tell(capped, 50, now=76 * S)
+    assert capped.left(76 * S) == 50
 
     same = told(10)  # the instant of the word: once only
     assert same.take(3, 0) == 0
@@ -219,7 +220,7 @@ def test_words_without_a_rate_keep_the_rate() -> None:
     assert paused.take(1, 0) == 0
     paused._shift(10 * S)
     tell(paused, 50)
-    assert paused.left(0) == 50
+    assert paused.left(0) == 49
 
 
 def test_of_too_many_windows_the_last_two_become_one() -> None:
