@@ -263,7 +263,7 @@ class StoreClient:
             if self._ticks <= _LONGEST or self._task is None:  # by somebody else
                 raise
             self._task.uncancel()
-            replies = [TimeoutError(f"no answer within {_PATIENCE * _TICK} s")] * len(questions)
+            replies = [TimeoutError(f"none within {(_LONGEST if self._opening else _PATIENCE) * _TICK:g} s")] * len(questions)
         except Exception as error:
             replies = [error] * len(questions)
         self._decide(self._hear, replies, began)
