@@ -11,6 +11,9 @@ from aiorate._errors import EngineUnavailable, LimiterClosed, LimiterError, Line
 from aiorate._limiters.limiter import Limiter
 from aiorate._loops.loop import Clock
 from aiorate._rate import Rate
+from aiorate._schedulers.interface import Scheduler
+from aiorate._schedulers.token_bucket import TokenBucket
+from aiorate._schedulers.token_pool import TokenPool
 
 if TYPE_CHECKING:
     from aiorate._events import Event, Waited
@@ -20,11 +23,8 @@ if TYPE_CHECKING:
     from aiorate._limiters.statistics import Statistics
     from aiorate._schedulers.all_of import AllOf
     from aiorate._schedulers.calendar_window import CalendarWindow
-    from aiorate._schedulers.interface import Scheduler
     from aiorate._schedulers.smooth import SmoothBursty, SmoothWarmingUp
     from aiorate._schedulers.ticks import BurstCompensation, BurstRatio, TicksAccumulator
-    from aiorate._schedulers.token_bucket import TokenBucket
-    from aiorate._schedulers.token_pool import TokenPool
     from aiorate._schedulers.window import SlidingWindow
     from aiorate._spec import RateSpec
 
@@ -69,11 +69,8 @@ _WHERE = {
     "_limiters.statistics": ("Statistics",),
     "_schedulers.all_of": ("AllOf",),
     "_schedulers.calendar_window": ("CalendarWindow",),
-    "_schedulers.interface": ("Scheduler",),
     "_schedulers.smooth": ("SmoothBursty", "SmoothWarmingUp"),
     "_schedulers.ticks": ("BurstCompensation", "BurstRatio", "TicksAccumulator"),
-    "_schedulers.token_bucket": ("TokenBucket",),
-    "_schedulers.token_pool": ("TokenPool",),
     "_schedulers.window": ("SlidingWindow",),
     "_spec": ("RateSpec",),
 }

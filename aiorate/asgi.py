@@ -29,6 +29,8 @@ from aiorate._tree.provider import OWN
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, MutableMapping
 
+    from aiorate._tree.node import Node
+
     Scope = MutableMapping[str, Any]
     Message = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Message]]
@@ -91,44 +93,48 @@ def rate_limit_headers(limiter: Limiter, name: str = "default", *, refused: bool
     """
     if not isinstance(limiter, Limiter):
         raise TypeError(f"rate_limit_headers() takes a Limiter, such as keyed[key], not {kind_of(limiter)}.")
-    told = limiter._node.tree.run(_standing, limiter, name)
-    policy, left = [value.decode() for _, value in _fields(told)]
+    told = limiter._node.tree.run(_tell, limiter, name)
+    policy, left = [value.decode() for _, value in told.fields]
     headers = {"RateLimit-Policy": policy, "RateLimit": left}
-    return {"Retry-After": str(_violated(told)[1]), **headers} if refused else headers
+    return {"Retry-After": str(told.retry_after), **headers} if refused else headers
 
 
-class _Policy(NamedTuple):
-    """How a quota is written."""
+class _Told(NamedTuple):
+    """What a client is told."""
 
-    title: str
-    policy: str
-    window: int
-    """In seconds."""
-
-
-_Told = tuple[_Policy, int, int]
-"""A policy, what is left of it, and the seconds until there is more; 0 if that is unknown."""
+    fields: list[tuple[bytes, bytes]]
+    violated: tuple[str, ...]
+    """The names of the policies with nothing left."""
+    retry_after: int
+    """The seconds until all of these have something; 1 if that is unknown."""
 
 
-def _standing(limiter: Limiter, name: str) -> list[_Told]:
-    """The policies of a limiter: its own, and those of limits that it shares. Places are no quota, and clients are not told of them."""
-    told: list[_Told] = []
+def _tell(limiter: Limiter, name: str) -> _Told:
+    """Tell of a limiter and of those that it shares. Places are no quota, and clients are not told of them."""
     names: list[str] = []
-    level = limiter._node
-    while True:
+    policies: list[str] = []
+    lefts: list[str] = []
+    violated: list[str] = []
+    retry_after = 1
+    level: Node | None = limiter._node
+    while level is not None:
         now = level.now()  # which ends a pause that is over
         held = _held_for(limiter) if level.is_held else None
         for most, rate, left, at in level.permitted._standings(now):
             names.append(name)
-            policy = _policy(name, names.count(name), most, rate.permits, rate.period_ns)
+            title, policy, window = _policy(name, names.count(name), most, rate.permits, rate.period_ns)
             if held is not None:
                 left, at = 0, now + held
-            seconds = policy.window if at <= now else -((now - at) // NS_PER_SECOND) if at - now < _UNKNOWN else 0
-            told.append((policy, left if left < _MOST else _MOST, seconds))
-        if level.above is None:
-            return told
+            seconds = window if at <= now else -((now - at) // NS_PER_SECOND) if at - now < _UNKNOWN else 0
+            policies.append(policy)
+            lefts.append(f'"{title}";r={min(left, _MOST)}' + (f";t={seconds}" if seconds else ""))
+            if not left:
+                violated.append(title)
+                retry_after = max(retry_after, seconds)
         level = level.above
-        name = level.name or "shared"
+        name = (level and level.name) or "shared"
+    fields = [(b"ratelimit-policy", ", ".join(policies).encode()), (b"ratelimit", ", ".join(lefts).encode())]
+    return _Told(fields, tuple(violated), retry_after)
 
 
 def _held_for(limiter: Limiter) -> int:
@@ -138,23 +144,12 @@ def _held_for(limiter: Limiter) -> int:
 
 
 @lru_cache(256)  # limits: those of all keys are mostly the same
-def _policy(name: str, number: int, most: int, permits: int, period_ns: int) -> _Policy:
-    """The policy of that name, and ``number`` tells it from others of that name, in characters that a structured field may hold."""
+def _policy(name: str, number: int, most: int, permits: int, period_ns: int) -> tuple[str, str, int]:
+    """The title of the policy, which ``number`` tells from others of that name; how it is written; and its window in seconds."""
     plain = quote(name, safe=_PLAIN, errors="surrogatepass")[:_LONGEST_NAME] or "default"
     title = f"{plain}-{number}" if number > 1 else plain
     window = min(max(ceil_div(most * period_ns, permits * NS_PER_SECOND), 1), _MOST)
-    return _Policy(title, f'"{title}";q={min(most, _MOST)};w={window}', window)
-
-
-def _fields(told: list[_Told]) -> list[tuple[bytes, bytes]]:
-    left = ", ".join([f'"{policy.title}";r={left}' + (f";t={seconds}" if seconds else "") for policy, left, seconds in told])
-    return [(b"ratelimit-policy", ", ".join([policy.policy for policy, _, _ in told]).encode()), (b"ratelimit", left.encode())]
-
-
-def _violated(told: list[_Told]) -> tuple[tuple[str, ...], int]:
-    """The names of the policies with nothing left; and the seconds until all of them have something, or 1 if that is unknown."""
-    empty = [(policy.title, seconds) for policy, left, seconds in told if not left]
-    return tuple(title for title, _ in empty), max([1, *(seconds for _, seconds in empty)])
+    return title, f'"{title}";q={min(most, _MOST)};w={window}', window
 
 
 @lru_cache(256)
@@ -234,19 +229,18 @@ class RateLimitMiddleware:
         elif entered:
             send = _telling(send, limiter, self._name_of(limiter, key))
         else:
-            return await self._refuse(scope, send, limiter._node.tree.run(_standing, limiter, self._name_of(limiter, key)))
+            return await self._refuse(scope, send, limiter._node.tree.run(_tell, limiter, self._name_of(limiter, key)))
         try:
             await self.app(scope, receive, send)
         finally:
             if entered:
                 limiter._leave()
 
-    async def _refuse(self, scope: Scope, send: Send, told: list[_Told]) -> None:
-        violated, seconds = _violated(told)
-        body = _problem(violated, seconds)
+    async def _refuse(self, scope: Scope, send: Send, told: _Told) -> None:
+        body = _problem(told.violated, told.retry_after)
         headers = [
-            (b"retry-after", str(seconds).encode()),
-            *_fields(told),
+            (b"retry-after", str(told.retry_after).encode()),
+            *told.fields,
             (b"content-type", b"application/problem+json"),
             (b"content-length", str(len(body)).encode()),
         ]
@@ -294,7 +288,7 @@ def _telling(send: Send, limiter: Limiter, name: str) -> Send:
         if message["type"] == "http.response.start":
             headers: Iterable[tuple[bytes, bytes]] = message.get("headers") or ()
             # In a copy, because the application may use its own again.
-            message = {**message, "headers": [*headers, *_fields(limiter._node.tree.run(_standing, limiter, name))]}
+            message = {**message, "headers": [*headers, *limiter._node.tree.run(_tell, limiter, name).fields]}
         return send(message)
 
     return send_with_headers

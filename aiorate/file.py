@@ -117,8 +117,7 @@ class _Desks(Generic[D]):
             ends.callback(desk.watch(on_wait))
         return ends.close
 
-    async def aclose(self) -> None:
-        """Close it, and give back what was booked ahead. Callers in the queue get `LimiterClosed`."""
+    def _close(self) -> None:
         self._each(lambda desk: desk._close())
 
 

@@ -18,8 +18,6 @@ from aiorate._rate import NS_PER_SECOND, Rate, duration_to_ns, exact, ns_to_seco
 from aiorate._schedulers.window import Window
 
 if TYPE_CHECKING:
-    from typing import NoReturn
-
     from aiorate._rate import Duration, Number
     from aiorate._tree.limit import Limit
 
@@ -52,7 +50,7 @@ class AdaptiveRate:
 
     def __init__(self, limiter: Limiter, lowest: Rate | str | Number, highest: Rate | str | Number, *, refused: Number = 0.02) -> None:
         _check_limiter(limiter)
-        least, most = _rate("lowest", lowest), _rate("highest", highest)
+        least, most = Rate.of(lowest), Rate.of(highest)
         if most._slower_than(least):
             raise ValueError(f"AdaptiveRate(): lowest is {least} and highest is {most}. Give the lower rate first.")
         if least.per_second < _LEAST or most.per_second > _MOST:
@@ -107,9 +105,6 @@ class AdaptiveRate:
     def __repr__(self) -> str:
         search = self._search
         return f"<AdaptiveRate {self.rate}, {search.lowest} to {search.highest}, of {self._limiter!r}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("an AdaptiveRate cannot be copied or pickled: it belongs to one limiter. Share it, or create another.")
 
 
 def adaptive_of(limiter: Limiter) -> AdaptiveRate | None:
@@ -182,10 +177,3 @@ def _check_limiter(limiter: object) -> None:
         raise ValueError("AdaptiveRate(): the limiter has several rates. Use one, and KeyedLimiter(..., shared=) for the others.")
     if limiter in _SEARCHES:
         raise ValueError("AdaptiveRate(): the limiter has an AdaptiveRate already: aiorate.adaptive.adaptive_of(limiter) returns it.")
-
-
-def _rate(what: str, rate: Rate | str | Number) -> Rate:
-    try:
-        return Rate.of(rate)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"AdaptiveRate({what}): {error}") from None

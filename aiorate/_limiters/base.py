@@ -193,17 +193,15 @@ class Base:
         return watch
 
     def _totals(self) -> Counter[tuple[str, str | None]]:
-        """What was granted and refused since it was made, whatever was reset, and how many wait: for parts of aiorate built upon it.
+        """What was granted and refused since it was made, whatever was reset, and how many wait.
 
-        May be called in any thread, of any event loop: it reads plain numbers, and changes nothing. A number that changes meanwhile may be
-        read before or after the change.
+        May be called in any thread, of any event loop: it reads plain numbers, perhaps while they change, and changes nothing.
         """
         node, counters = self._node, self._node.counters
         kept = counters.past_granted + node.granted - counters.given_back
         waiting = sum([max(len(each.line), 0) for each in self._lines])
-        totals = Counter[tuple[str, str | None]]({("refusals", None): counters.past_refused + counters.refused, ("waiting", None): waiting})
-        totals.update({("permits", dimension): permits for dimension, permits in self._by_dimension(kept).items()})
-        return totals
+        permits = {("permits", dimension): count for dimension, count in self._by_dimension(kept).items()}
+        return Counter({("refusals", None): counters.past_refused + counters.refused, ("waiting", None): waiting, **permits})
 
     def _by_dimension(self, permits: Permits) -> Mapping[str | None, int]:
         return {None: count_of(permits)}
@@ -232,10 +230,7 @@ class Base:
         ``shared``: permits are taken from it through others.
         """
         if shared and (most := self._node.max_waiting) is not None:
-            raise ValueError(
-                f"{what}: what is shared cannot have max_waiting={most[0]}; at most one request of each line waits in it."
-                " Give max_waiting to those who share it."
-            )
+            raise ValueError(f"{what}: what is shared cannot have max_waiting={most[0]}. Give max_waiting to those who share it.")
         if process is not self._node.tree.threads:
             own, other = ("loop", "process") if process else ("process", "loop")
             raise ValueError(f"{what}: this has scope={own!r}, and what has it scope={other!r}. Create both with the same scope.")

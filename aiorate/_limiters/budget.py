@@ -23,7 +23,7 @@ from aiorate._tree.node import undo
 from aiorate._tree.supply import mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Mapping
     from types import TracebackType
     from typing import Any, Literal, NoReturn
 
@@ -74,7 +74,10 @@ class Budget(Base):
             share.
     """
 
-    __slots__ = ("_names", "_on_error", "_told", "_unnamed")
+    __slots__ = ("_names", "_on_error", "_parts", "_told", "_unnamed")
+
+    _parts: tuple[tuple[str, Limit, Scheduler | Limit], ...]
+    """What a reservation takes from, its own first: of each dimension its name, the limit, and the strategy there; of a Limiter, itself."""
 
     def __init__(
         self,
@@ -110,6 +113,7 @@ class Budget(Base):
             scheduler, catch_up=catch_up, max_waiting=max_waiting, scope=scope, clock=clock, name=name, on_event=on_event, on_wait=on_wait
         )
         self._names = scheduler.names
+        self._parts = tuple(zip(self._names, repeat(self._node), scheduler.members))
         self._unnamed = dict.fromkeys(self._names, 1)  # the amounts that a reservation takes of dimensions that it leaves out
         for place, limit in above.items():
             self._node.tree.run(self._share, limit, place)
@@ -127,14 +131,14 @@ class Budget(Base):
             if node.keeps is None:
                 node.belong(None)
             return
+        parts = shared._parts if isinstance(shared, Budget) else ((place, shared._node, shared._node),)
         names = shared._names if isinstance(shared, Budget) else (place,)
         up: Callable[[Any], Any] = itemgetter(place) if place else methodcaller("part", names)
         node.belong(shared._node, up)  # pyright: ignore[reportArgumentType]  # it takes amounts
         node.keeps, node.waited_above = shared, methodcaller("waited_above", place)
+        self._parts += parts
         self._unnamed = {**dict.fromkeys(self._names + names, 1 if place else 0), **self._unnamed}
         self._names = tuple(self._unnamed)
-        if place and isinstance(dimensions := node.scheduler, Dimensions):
-            dimensions.limiter = place
 
     # Asking.
 
@@ -166,7 +170,7 @@ class Budget(Base):
         # One dimension of tokens is not lowered by those that go in or out alone, where the server tells of all tokens too.
         told = {each.name for each in feedback.quotas}
         place = quota.name if quota.name in self._names or quota.unit in told else quota.unit
-        node = next((node for dimension, node, _ in _limits(self._node) if dimension == place), None)
+        node = next((node for dimension, node, _ in self._parts if dimension == place), None)
         return None if node is None else (node, place if isinstance(node.scheduler, Dimensions) else None)
 
     # Looking.
@@ -188,9 +192,9 @@ class Budget(Base):
         return self._node.tree.run(self._available, dimension)
 
     def _available(self, place: str) -> int:
-        limits, least = [*_limits(self._node)], []
-        last = max(number for number, (name, _, _) in enumerate(limits) if name == place)
-        for name, node, limit in limits[: last + 1]:  # a reservation of it takes nothing of those after them
+        last = max(number for number, (name, _, _) in enumerate(self._parts) if name == place)
+        least = []
+        for name, node, limit in self._parts[: last + 1]:  # a reservation of it takes nothing of those after them
             now, dimensions = node.informed(), node.scheduler
             if node is not limit and (node.closed or node.held_at is not None or node.line):
                 return 0
@@ -206,7 +210,7 @@ class Budget(Base):
         """The amounts of all dimensions, none above the most that can be granted at once, here and in what is shared."""
         self._check_amounts(call, amounts)
         amounts = {**self._unnamed, **amounts}
-        for place, _, limit in _limits(self._node):
+        for place, _, limit in self._parts:
             most = limit.max_permits
             if most is not None and most < amounts[place]:
                 amounts[place] = most
@@ -227,7 +231,7 @@ class Budget(Base):
         return dict(zip(self._names, permits.of if isinstance(permits, Amounts) else repeat(0), strict=False))
 
     def _shown(self) -> str:
-        limits: dict[str, object] = {place: limit for place, node, limit in _limits(self._node) if node is self._node}
+        limits: dict[str, object] = {place: limit for place, node, limit in self._parts if node is self._node}
         if (shared := self._node.keeps) is not None:
             limits["shared" if isinstance(shared, Budget) else self._names[-1]] = shared
         return ", ".join([f"{place}={limit!r}" for place, limit in limits.items()])
@@ -371,21 +375,6 @@ class KeyedBudget(Keyed[K, Budget]):
     def reserve(self, key: K, /, *, max_wait: Duration | None = None, on_error: OnError | None = None, **amounts: int) -> Lease:
         """Reserve amounts for a key, of its budget and of those it shares; see `Budget.reserve`."""
         return self[key].reserve(max_wait=max_wait, on_error=on_error, **amounts)
-
-
-def _limits(node: Limit) -> Iterator[tuple[str, Limit, Scheduler | Limit]]:
-    """What a reservation takes from, its own budget's first: of each dimension its name, the limit, and the strategy there.
-
-    Of a Limiter it is the limit itself.
-    """
-    while isinstance(dimensions := node.scheduler, Dimensions):
-        yield from zip(dimensions.names, repeat(node), dimensions.members)
-        if node.above is None:
-            return
-        node = node.above
-        if dimensions.limiter:
-            yield dimensions.limiter, node, node
-            return
 
 
 def _correct(node: Limit, more: Permits, taken: Taken) -> None:

@@ -143,9 +143,8 @@ class Keyed(Generic[K, V]):
 
     def _move(self, key: K) -> None:
         """It is the last to go."""
-        with _lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
+        with _lock, suppress(KeyError):  # another thread may have dropped it
+            self._kept.move_to_end(key)
 
     def __len__(self) -> int:
         """How many keys are kept."""
@@ -251,11 +250,11 @@ class Keyed(Generic[K, V]):
         made = self._factory(key)
         try:
             member = self._member(key, made, shared)
-            if self._uses < 0 or len(self._kept) >= self._max_keys:  # uses may be rare
-                self._drop_oldest(_MORE, room=1)
             member = member._node.tree.run(self._keep, key, member, shared, flow)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{type(self).__name__}: the factory returned {shown(made)} for {key!r}: {error}") from error
+        if self._uses < 0 or len(self._kept) > self._max_keys:  # uses may be rare
+            self._drop_oldest(_MORE)
         if self._closed:
             member._close()
         return member
@@ -276,19 +275,16 @@ class Keyed(Generic[K, V]):
 
     # Evicting.
 
-    def _drop_oldest(self, most: int, room: int = 0) -> None:
-        """Drop the keys that were unused for longest: at most so many, and up to the first that stays. Make ``room`` for more."""
+    def _drop_oldest(self, most: int) -> None:
+        """Drop the keys that were unused for longest: at most so many, and up to the first that stays."""
         for _ in range(most):
             with _lock:
                 if not self._kept:
                     return
                 key = next(iter(self._kept))
                 node = self._kept[key]._node
-            try:
-                now = node.read() if self._uses < 0 else self._uses
-            except Exception:  # of a clock: a caller of that key sees it, not callers of others
-                now = node.used
-            if len(self._kept) + room <= self._max_keys and now - node.used <= (self._idle or _UNUSED):
+            now = node.read() if self._uses < 0 else self._uses
+            if len(self._kept) <= self._max_keys and now - node.used <= (self._idle or _UNUSED):
                 return
             if not node.tree.run(self._evict, key, node):  # what it owes, it will owe for a while
                 self._move(key)
@@ -300,7 +296,7 @@ class Keyed(Generic[K, V]):
         try:
             if not node.is_rested():
                 return False
-        except Exception:  # of a strategy or a clock, as above
+        except Exception:  # of a strategy or a clock: a caller of that key sees it, not callers of others
             return False
         with _lock:
             member = self._kept.get(key)

@@ -168,10 +168,6 @@ class Limiter(Base):
         """Leave the block, in any thread."""
         self._leave()
 
-    def _enter(self, permits: int) -> Coroutine[Any, Any, float]:
-        """Take the permits, and a place if there is a limit of concurrency; gives the seconds waited for both."""
-        return self._enter_places(permits) if self._places else self.acquire(permits)
-
     def _enter_blocking(self, permits: int) -> float:
         return finish(self._enter_places(permits, blocking=True)) if self._places else self.acquire_blocking(permits)
 
@@ -182,10 +178,7 @@ class Limiter(Base):
         if lowest.max_waiting is None or lowest.max_waiting[0]:  # else nobody waits
             for _, places in self._places:
                 if places.holder is not None and places.holder() is (running_task() or current_thread()):
-                    raise RuntimeError(
-                        "with limiter: this is inside already, and max_concurrency is 1, so it would wait for itself. Enter only once; for"
-                        " another permit inside, acquire() it."
-                    )
+                    raise RuntimeError("max_concurrency is 1, and whoever has the place would wait for itself. Enter only once.")
         visit = Visit(permits)
         waited, *_ = lowest.wait_blocking(visit) if blocking else await lowest.acquire(visit)
         self._hold()
@@ -267,8 +260,6 @@ class Limiter(Base):
         Raises RuntimeError if processes share the limit, which remember it. Use another name then, or remove the file.
         """
         self._change(self._node.reset)
-        if self._lowest is not self._node:
-            self._change(self._lowest.own_counters().clear)
 
     def apply(self, spec: RateSpec | str) -> None:
         """Apply a `RateSpec`, or its text such as ``"12000,1.1,start"``: a rate, a burst ratio and a verb.
@@ -325,9 +316,11 @@ class Limiter(Base):
     def _share(self, shared: Limiter | None) -> None:
         node = self._node
         node.belong(None if shared is None else shared._lowest)
+        if shared is None:
+            return
         node.keeps = shared
         self._lowest.tree = node.tree
-        if shared is not None and shared._places:
+        if shared._places:
             self._places += shared._places
             self._lowest.permits_above = node.permits_above = lambda permits: permits  # a visit stays one
 
@@ -358,7 +351,8 @@ class Weighted:
         self._permits = permits
 
     def __aenter__(self) -> Coroutine[Any, Any, float]:
-        return self._limiter._enter(self._permits)  # not a coroutine around it
+        enter = self._limiter._enter_places if self._limiter._places else self._limiter.acquire
+        return enter(self._permits)  # not a coroutine around it
 
     async def __aexit__(self, *error: object) -> None:
         self._limiter._leave()
@@ -409,10 +403,7 @@ def limited(block: Limiter | Weighted, function: F, may_block: bool) -> F:
     if not callable(function) or isinstance(function, (type, staticmethod)):
         raise TypeError(f"@limiter decorates functions, not {function!r:.80}: put it right above `async def` or `def`.")
     if not may_block:
-        raise RuntimeError(
-            f"@limiter: {function!r:.80} is a plain function, which would block its thread, and this limiter is for one event loop. Write"
-            " `async def`, or create the limiter with scope='process'."
-        )
+        raise RuntimeError(f"@limiter: {function!r:.80} would block. Write `async def`, or create the limiter with scope='process'.")
     if inspect.isgeneratorfunction(function):
 
         def call(*args: Any, **kwargs: Any) -> Any:

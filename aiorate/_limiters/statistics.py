@@ -68,7 +68,7 @@ def snapshot(node: Limit, places: Limit | None = None) -> Statistics:
     return Statistics(
         granted=count_of(node.granted - counters.given_back),
         refused=counters.refused,
-        cancelled=counters.cancelled + (0 if places is None else places.counters.cancelled),
+        cancelled=counters.cancelled,
         refunded=counters.refunded,
         waiting=node.line.waiting + (0 if places is None else places.line.waiting - (places.standing is not None)),
         waited_total=ns_to_seconds(counters.waited_total),

@@ -1,10 +1,11 @@
-"""Calls at instants, in order. Knows nothing of clocks, nor of what is called."""
+"""Calls at instants of the monotonic clock, in order. Knows nothing of what is called, nor who wakes up for it."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort_right
 from contextlib import suppress
 from operator import attrgetter
+from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Alarms:
             del self._sorted[self._sorted.index(alarm, bisect_left(self._sorted, alarm.instant, key=_instant))]
             self.changed()
 
-    def pop(self) -> Callable[[], object]:
-        """Take the call of the first."""
-        return self._sorted.pop(0).callback
+    def call_due(self) -> None:
+        """Call the first if the monotonic clock has reached it, and no other: others come in between."""
+        if self._sorted and self._sorted[0].instant <= monotonic_ns():
+            self._sorted.pop(0).callback()

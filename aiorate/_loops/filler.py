@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiorate._loops.loop import OutcomeTicket, Waker
 
@@ -31,7 +31,7 @@ class _Waiters(list["asyncio.Future[bool]"]):
     """
 
     __slots__ = ("_all_gone", "ticket", "waiting")
-    ticket: FillerTicket  # whose owner begins to wait
+    ticket: OutcomeTicket  # whose owner begins to wait
 
     def __init__(self, all_gone: Callable[[], object]) -> None:
         super().__init__()
@@ -60,21 +60,12 @@ class _Waiters(list["asyncio.Future[bool]"]):
 
 
 class FillerTicket(OutcomeTicket):
-    """A ticket whose owner waits until it is notified."""
+    """A ticket that counts as done while its owner is being cancelled: thousands that leave have the limit look once."""
 
-    __slots__ = ("_filler",)
+    __slots__ = ()
 
-    def __init__(self, filler: Filler) -> None:
-        super().__init__()
-        self._filler = filler
-
-    def done(self) -> bool:  # also if it is being cancelled: thousands that leave have the limiter look once
+    def done(self) -> bool:
         return self.outcome is not None or (self.signal is not None and self.signal.cancelled())
-
-    def set_result(self, outcome: Any, /) -> None:
-        self.outcome = outcome
-        if self.signal is not None:
-            self._filler.notify(self.signal)
 
 
 class Filler(Waker):
@@ -96,17 +87,17 @@ class Filler(Waker):
     def ticket(self) -> FillerTicket:
         return FillerTicket(self)
 
-    def wait(self, ticket: FillerTicket, /) -> Awaitable[object]:
+    def wait(self, ticket: OutcomeTicket, /) -> Awaitable[object]:
         if self._task is None:
             self._start()
         self._waiters.ticket = ticket
         return self._condition.wait()
 
-    def notify(self, waiter: asyncio.Future[bool]) -> None:
-        """Wake this one."""
-        self._waiters[:] = [waiter]
-        self._condition.notify()
-        self._waiters.clear()
+    def wake(self, signal: asyncio.Future[bool] | None, /) -> None:
+        if signal is not None:  # it waits already
+            self._waiters[:] = [signal]
+            self._condition.notify()
+            self._waiters.clear()
 
     def ring(self, look: Callable[[], object]) -> None:
         if self._task is None:
@@ -118,7 +109,7 @@ class Filler(Waker):
         self._look = self._fail = lambda *_: None  # if the loop goes on, the task only waits until those that failed are gone
 
     async def aclose(self) -> None:
-        if self._task is not None and self._task is not asyncio.current_task():
+        if self._task is not None:
             await asyncio.wait([self._task])
 
     def _wake_task(self) -> None:
@@ -140,10 +131,13 @@ class Filler(Waker):
                 return
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if task.cancelled():  # as asyncio.run() cancels all tasks when it ends. It may have been about to look
-            self._look()
-        elif (error := task.exception()) is not None:
+        try:
+            if not task.cancelled():  # as asyncio.run() cancels all tasks when it ends
+                task.result()
+            if self._bell.done():  # rung since it slept last
+                self._look()
+        except BaseException as error:
             self._fail(error)
-        if self._waiters.waiting and self._task is None and not self._loop.closed:  # another task goes on
+        self._task = None
+        if self._waiters.waiting and not self._loop.closed:  # another task goes on
             self._start()

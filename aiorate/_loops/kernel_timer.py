@@ -8,9 +8,9 @@ Knows nothing of limiters: instants in, callbacks out.
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from functools import cache
-from time import CLOCK_MONOTONIC, monotonic_ns
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -59,20 +59,17 @@ class KernelTimers(Alarms):
         """Set the descriptor for the first timer, or for when it is closed."""
         if self._fd >= 0 and not self._loop.is_closed():
             first = self.first
-            settime(self._fd, monotonic_ns() + _LINGER if first is None else min(max(first, 1), _LATEST))  # 0 would disarm the timer
+            settime(self._fd, time.monotonic_ns() + _LINGER if first is None else min(max(first, 1), _LATEST))  # 0 would disarm the timer
 
     def _on_ready(self) -> None:
         with suppress(BlockingIOError):  # set again since it became readable
             os.read(self._fd, 8)
-        now, first = monotonic_ns(), self.first
-        if first is None:
+        if self.first is None:
             self._loop.remove_reader(self._fd)
             self.__del__()
             return
         try:
-            while first is not None and first <= now:
-                self.pop()()
-                first = self.first
+            self.call_due()
         finally:
             self.changed()
 
@@ -104,7 +101,7 @@ def _ctypes() -> Any:
 
 def create() -> int:
     # The flags have the values of O_NONBLOCK and O_CLOEXEC: timerfd_create(2).
-    fd: int = _ctypes()[1].timerfd_create(CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+    fd: int = _ctypes()[1].timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
     if fd < 0:
         raise OSError("no timerfd is left")
     return fd

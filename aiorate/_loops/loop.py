@@ -77,14 +77,15 @@ class FutureTicket(Future[Any], _Request):
 class OutcomeTicket(_Request):
     """The same where its owner awaits a signal."""
 
-    __slots__ = ("asked", "epoch", "left", "outcome", "signal", "since", "wanted")
+    __slots__ = ("asked", "epoch", "left", "outcome", "signal", "since", "waker", "wanted")
 
-    def __init__(self) -> None:
+    def __init__(self, waker: Waker, signal: Any = None) -> None:
         self.outcome: Any = None
-        self.signal: Any = None
+        self.signal: Any = signal
+        self.waker: Waker = waker
 
     def done(self) -> bool:
-        """Whether its owner may go on, which may be later than its `set_result`."""
+        """Whether its owner may go on."""
         return self.outcome is not None
 
     def result(self) -> Any:
@@ -95,7 +96,8 @@ class OutcomeTicket(_Request):
 
     def set_result(self, outcome: Any, /) -> None:
         """Decide it, and let its owner go on."""
-        raise NotImplementedError
+        self.outcome = outcome
+        self.waker.wake(self.signal)
 
 
 Ticket: TypeAlias = FutureTicket | OutcomeTicket  # what a waiter holds; of a future, only what the other has too
@@ -114,9 +116,9 @@ class Waker(ABC):
     def wait(self, ticket: Any, /) -> Awaitable[object]:
         """Return what its owner awaits, again and again until the ticket is done."""
 
-    def leave(self, ticket: Any, /) -> None:
-        """Forget a ticket whose owner was cancelled."""
-        return
+    def wake(self, signal: Any, /) -> None:
+        """Let the owner of a signal go on, if it still waits. Called where it is waited for."""
+        raise NotImplementedError  # there, the loops of the callers wake them
 
     def ring(self, look: Callable[[], object]) -> None:
         """The first is due: have somebody look, now or in a task of its own."""
@@ -250,11 +252,7 @@ class OneLoop(Loop):
 
     @abstractmethod
     def signal(self) -> Any:
-        """Make what to `wait` for once. Called where it is waited for, as `wake` is."""
-
-    @abstractmethod
-    def wake(self, signal: Any, /) -> None:
-        """Let the owner of a signal go on, if it still waits."""
+        """Make what to `wait` for once. Called where it is waited for."""
 
     def hand(self, call: Callable[[], object]) -> bool:
         """Have the loop make a call. Any thread may ask. Returns whether `send` has to be called: however many calls there are, once."""

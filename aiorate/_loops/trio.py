@@ -16,7 +16,6 @@ from aiorate._rate import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from typing import Any
 
     from aiorate._loops.loop import Clock, Handle, ReadClock
 
@@ -86,35 +85,21 @@ class TrioLoop(OneLoop):
             deadline = nextafter(deadline, inf)
         return _Timer(self.native, deadline, callback)
 
-    def ticket(self) -> _Ticket:
-        return _Ticket(self)
+    def ticket(self) -> OutcomeTicket:
+        return OutcomeTicket(self, anyio.Event())
 
     def signal(self) -> anyio.Event:
         return anyio.Event()
 
-    def wait(self, ticket: _Ticket | anyio.Event, /) -> Awaitable[object]:
-        return (ticket.signal if isinstance(ticket, _Ticket) else ticket).wait()
+    def wait(self, ticket: OutcomeTicket | anyio.Event, /) -> Awaitable[object]:
+        event: anyio.Event = ticket.signal if isinstance(ticket, OutcomeTicket) else ticket
+        return event.wait()
 
     def wake(self, signal: anyio.Event, /) -> None:
         """Raises RuntimeError in another thread, or after its run has broken off."""
         if self.here() is not self.native:  # another run would take the task for one of its tasks
             raise RuntimeError("a waiter can only be woken in its own trio run")
         signal.set()
-
-
-class _Ticket(OutcomeTicket):
-    """An outcome, and the event that its owner awaits."""
-
-    __slots__ = ("_loop",)
-
-    def __init__(self, loop: TrioLoop) -> None:
-        super().__init__()
-        self._loop = loop
-        self.signal: anyio.Event = anyio.Event()
-
-    def set_result(self, outcome: Any, /) -> None:
-        self.outcome = outcome
-        self._loop.wake(self.signal)
 
 
 class _Timer:

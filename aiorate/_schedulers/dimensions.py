@@ -20,15 +20,13 @@ class Dimensions(AllOf):
     A request that is refused notes the dimension for which it waits, and one that stood in line behind it has that note too.
     """
 
-    __slots__ = ("_waited", "limiter", "names")
+    __slots__ = ("_waited", "names")
     max_permits: int | None = None  # pyright: ignore[reportIncompatibleMethodOverride]
     """None: a request counts as 1. Its amounts are compared with those of the dimensions."""
 
     def __init__(self, parts: dict[str, Scheduler]) -> None:
         self.names: tuple[str, ...] = tuple(parts)
         super().__init__(*parts.values())
-        self.limiter: str = ""
-        """The name of one more dimension, the limit above; empty: that has several, or there is none."""
         self._waited: tuple[int, str | None] = (0, None)  # the last grant to a request that had waited: the instant, and the dimension
 
     @property

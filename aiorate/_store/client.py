@@ -1,13 +1,15 @@
-"""The one task and the one connection by which all limiters of a client in an event loop ask a store. At most one call is in flight.
+"""The one task and the one connection by which all limiters of a client in an event loop ask a store, and what errors there mean.
 
-All that arrives meanwhile goes with the next call. The task ends, and closes the connection, when nothing was wanted for a second. With
-``scope="process"``, the event loop is that of a thread, which lives as long as the task. A child process after a fork has its own.
+At most one call is in flight. All that arrives meanwhile goes with the next call. The task ends, and closes the connection, when nothing
+was wanted for a second. With ``scope="process"``, the event loop is that of a thread, which lives as long as the task. A child process
+after a fork has its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
 from contextlib import suppress
 from functools import partial
@@ -18,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary
 
 from aiorate._loops.table import loop_here, running_loop
-from aiorate._store.script import SHA, TEXT, Unreachable
-from aiorate._store.source import failure_of, is_cluster, kinds_of, settings_of
+from aiorate._store.options import is_cluster, settings_of
+from aiorate._store.script import SHA, TEXT, Refusal, Unreachable
 from aiorate._tree.deciding import decisions
 
 if TYPE_CHECKING:
@@ -43,6 +45,17 @@ _ALONE: dict[str, Any] = {
     "retry_on_error": [],
     "retry_on_timeout": False,
 }
+_OUTAGES = {
+    *("ConnectionError", "TimeoutError", "OSError", "ClusterError", "SlotNotCoveredError"),
+    *("InvalidResponse", "ValueError", "TypeError", "LookupError"),  # what a parser raises for junk
+    "AttributeError",  # what the client of a cluster raises where slots move: it has closed the connection
+    *("BusyLoadingError", "ReadOnlyError", "ClusterDownError", "MasterDownError", "OutOfMemoryError", "TryAgainError"),
+    *("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE"),
+}
+_REFUSALS = {"AuthenticationError", "AuthorizationError", "AuthenticationWrongNumberOfArgsError"}  # which are ConnectionErrors
+_OF_CLUSTERS = {"RedisClusterException", "ValkeyClusterException"}  # no node of a cluster would do: their cause says why
+# Servers before 7.0 wrap the error of a command that a script called.
+_CODE = re.compile(r"(?:(?:ERR )?Error running script .*@user_script: ?\d+: )?-?([A-Z]+)(?: |$)")
 
 
 class StoreClient:
@@ -68,7 +81,7 @@ class StoreClient:
         self._woken: asyncio.Event = asyncio.Event()  # what the task awaits while there is nothing to ask
         self._ticks: int = 0  # since the call in flight began, or the store was heard last, or since there is nothing to ask
         self._opening: bool = False  # whether it connects
-        self._listening: list[Callable[[], object]] = []  # told when something was asked or answered, or the task is over
+        self._leaving: list[tuple[object, Callable[[], object]]] = []  # sessions, and whom to tell
         self._silent: float | None = None  # when the first call began of those without an answer since the last
 
     @property
@@ -91,31 +104,29 @@ class StoreClient:
         """Forget it, once it has nothing to tell, or cannot. After the last, neither task nor connection is left, nor a thread."""
         loop = loop_here()
         assert loop is not None  # a task runs
-        self._decide(self.wake, session)
+        signal = loop.signal()
+        self._decide(self._detach, session, partial(loop.post, partial(loop.wake, signal)))
         thread = self._thread
-        while True:
-            signal = loop.signal()
-            if self._decide(self._has_left, session, partial(loop.post, partial(loop.wake, signal))):
-                break
-            await loop.wait(signal)
+        await loop.wait(signal)
         if thread is not None and not self._runs:
             thread.join()
 
-    def _has_left(self, session: object, tell: Callable[[], object]) -> bool:
-        """Whether nothing is asked any more for a session that leaves. If not, tell when to look again."""
-        if session not in self._wanting and session not in self._asked:
+    def _detach(self, session: object, tell: Callable[[], object]) -> None:
+        self.wake(session)
+        self._leaving.append((session, tell))
+
+    def _let_go(self) -> None:
+        """Something was asked or answered, or the task is over: tell those who leave, and for whom nothing is asked any more."""
+        for session, tell in self._leaving.copy():
+            if session in self._wanting or session in self._asked:
+                continue
             self._attached.discard(session)
             if self._attached or not self._runs:
-                return True
-            self._rouse()
-        self._listening.append(tell)
-        return False
-
-    def _tell(self) -> None:
-        listening, self._listening = self._listening, []
-        for tell in listening:
-            with suppress(RuntimeError, OSError):  # its loop is closed
-                tell()
+                self._leaving.remove((session, tell))
+                with suppress(RuntimeError, OSError):  # its loop is closed
+                    tell()
+            else:
+                self._rouse()
 
     def _rouse(self) -> None:
         """Have the idle task go on, or end if nothing is wanted."""
@@ -138,7 +149,7 @@ class StoreClient:
         self._runs, self._native = False, None
         if self._wanting:  # woken meanwhile
             self._start()
-        self._tell()
+        self._let_go()
 
     def _questions(self) -> list[Asked]:
         """Those of the sessions that want something, in order."""
@@ -154,7 +165,7 @@ class StoreClient:
             if question is not None:
                 self._asked.append(session)
                 questions.append(question)
-        self._tell()
+        self._let_go()
         return questions
 
     def _hear(self, replies: list[object], began: float) -> None:
@@ -176,7 +187,7 @@ class StoreClient:
                     self._wanting[session] = None
             except Exception as error:  # which does not concern the others
                 session.failed(error)
-        self._tell()
+        self._let_go()
 
     def _fail(self, error: BaseException) -> None:
         """The task ends with an error."""
@@ -203,7 +214,13 @@ class StoreClient:
         self._task, self._woken = asyncio.current_task(), asyncio.Event()
         self._timer = loop.call_later(_TICK, self._on_tick, loop)
         try:
-            while self._wanting or await self._more():
+            while self._attached:
+                self._ticks = 0
+                self._woken.clear()
+                if not self._wanting:  # else another thread woke it before it was idle
+                    await self._woken.wait()
+                if not self._wanting:  # nothing was for a while, or nobody is left
+                    break
                 await self._ask(loop)
         except GeneratorExit:  # its loop was closed long ago, and its sessions ask in another by now
             raise
@@ -225,17 +242,9 @@ class StoreClient:
         if not self._asked:
             if self._ticks > _IDLE:
                 self._woken.set()
-        elif self._ticks > (_LONGEST if self._opening and not self._listening else _PATIENCE) and self._task is not None:
+        elif self._ticks > (_LONGEST if self._opening and not self._leaving else _PATIENCE) and self._task is not None:
             self._ticks = _LONGEST + 1
             self._task.cancel()
-
-    async def _more(self) -> bool:
-        """Wait until something is wanted. False: nothing was for a while, or nobody is left."""
-        self._ticks = 0
-        self._woken.clear()
-        if self._attached and not self._wanting:  # else nobody is left, or another thread woke it before it was idle
-            await self._woken.wait()
-        return bool(self._wanting)
 
     async def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
         """Make one call. Where there is no answer, ask again a little later."""
@@ -322,3 +331,33 @@ def client_of(source: Any, key: str, process: bool) -> StoreClient:
     if client is None:
         client = _clients[place] = StoreClient(source, loop)
     return client
+
+
+def kinds_of(error: object) -> list[str]:
+    """The names of its classes."""
+    return [kind.__name__ for kind in type(error).__mro__]
+
+
+def failure_of(error: BaseException) -> Unreachable | Refusal:
+    """An outage, which may pass, or a refusal, which lasts until somebody puts it right. The error is the ``__cause__``.
+
+    The name of the class decides, which redis-py and valkey-py share, or else the code, the first word of what the server said. No other
+    part of the text decides: a message may quote the name of a limiter.
+    """
+    name, text = type(error).__name__, " ".join(str(error).split())
+    if name != "ResponseError":
+        text = f"{name}: {text}" if text else name
+    elif found := _CODE.match(text):
+        text = text[found.start(1) :]
+    failure = Unreachable(text) if _is_outage(error) else Refusal(text)
+    failure.__cause__ = error
+    return failure
+
+
+def _is_outage(error: BaseException) -> bool:
+    kinds = kinds_of(error)
+    if not _OF_CLUSTERS.isdisjoint(kinds) and error.__cause__ is not None:
+        return _is_outage(error.__cause__)
+    if _REFUSALS.isdisjoint(kinds) and "ResponseError" in kinds and (code := _CODE.match(str(error))):
+        kinds.append(code[1])
+    return _REFUSALS.isdisjoint(kinds) and not _OUTAGES.isdisjoint(kinds)

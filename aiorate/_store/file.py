@@ -13,7 +13,6 @@ the process.
 from __future__ import annotations
 
 import os
-import stat
 import sys
 import time
 from collections.abc import Callable
@@ -94,7 +93,7 @@ class StoreFile:
 
     def forked(self) -> None:
         """It is new, or in a child process: the lock belongs to the open file, which a child has in common with its parent."""
-        self._lock, self._asking = RLock(), False
+        self._lock = RLock()
         self._busy = 0, 0  # the first and the last try in a row that met the lock of another process
         self.close()
 
@@ -107,11 +106,10 @@ class StoreFile:
         for number in range(_TRIES if patient else _QUICK):
             if number >= _QUICK:
                 time.sleep(_NAP)  # not sched_yield(), which hands whole slices to others
+            if self._lock._is_owned():  # type: ignore[attr-defined]  # a signal handler or a finalizer, in the middle of a question
+                break
             try:
                 with self._lock:
-                    if self._asking:  # a signal handler or a finalizer, in the middle of a question
-                        break
-                    self._asking = True
                     try:
                         self._open()
                         flock(self._descriptor, LOCK_EX | LOCK_NB)
@@ -119,7 +117,6 @@ class StoreFile:
                         self._busy = 0, 0
                         return answer
                     finally:
-                        self._asking = False
                         if self._descriptor >= 0:
                             flock(self._descriptor, LOCK_UN)
             except BlockingIOError:
@@ -155,9 +152,14 @@ class StoreFile:
         if data[_NAME] != record.digest:  # it is new here, or somebody has emptied the file
             self._check_head()
             record.at, data = self._find(record.digest, wall)
-        kept = _kept(record, data, now, wall) if data[_NAME] == record.digest else None
-        if kept is not None and not record.wall:
-            now = max(now, kept[1])
+        kept: Value | None = None
+        if data[_NAME] == record.digest:
+            _check(data)
+            kept, (_, boot, unix, _, _) = unpack_from(record.form, data, _VALUE), _ABOUT.unpack(data)
+            if not record.wall and boot != _BOOT:  # the machine was started anew since
+                kept = (kept[0], now - max(wall - unix, 0.0), *kept[2:])
+            if not record.wall:
+                now = max(now, kept[1])
         answer, value, keep = decide(kept, now)
         if value is not None:
             new = _WRITE.pack(record.digest, b"" if record.wall else _BOOT, wall, keep) + pack(record.form, *value)
@@ -186,26 +188,15 @@ class StoreFile:
             first, pages = first + pages, pages * _GROWTH
 
     def _check_head(self) -> None:
-        """Write the head of an empty file. Raises OSError for one that holds something else."""
-        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-            raise OSError(0, "it is not a regular file")
-        head = os.pread(self._descriptor, len(_MAGIC), 0)
-        if not head:
+        """Write the head of an empty file. Raises OSError for one that holds something else, or keeps nothing, as a device."""
+        if not os.pread(self._descriptor, 1, 0):
             os.pwrite(self._descriptor, _MAGIC, 0)
-        elif head != _MAGIC:
+        if os.pread(self._descriptor, len(_MAGIC), 0) != _MAGIC:
             raise OSError(0, "it holds something else, or is of another release of aiorate, and was left as it is")
         self._whole.add(0)
 
     def _read(self, at: int, size: int) -> bytes:
         return os.pread(self._descriptor, size, at).ljust(size, b"\0")
-
-
-def _kept(record: Record, data: bytes, now: float, wall: float) -> Value:
-    """The value of a record, as if the machine had not been started anew since."""
-    _check(data)
-    _, boot, unix, _, _ = _ABOUT.unpack(data)
-    value: Value = unpack_from(record.form, data, _VALUE)
-    return value if boot == _BOOT or record.wall else (value[0], now - max(wall - unix, 0.0), *value[2:])
 
 
 def _check(data: bytes) -> None:

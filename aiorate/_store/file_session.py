@@ -32,15 +32,13 @@ _HORIZON_NS = 20 * MS
 class FileSession(Talk):
     """Fills the pool of a node from a record. ``lease`` is in ns."""
 
+    state = "shared"  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
+
     def __init__(self, record: Record, node: Limit, pool: Pool, lease: int) -> None:
         self._record = record  # of all that use it in this process: what one knows restores the others' if the file is lost
         self._booked: Value | None = None  # the record's value when this limit wrote it last
         super().__init__(node, pool, _HORIZON_NS, lease, SLACK_NS)
         pool.answer_ns = 0
-
-    @property
-    def state(self) -> str:
-        return "shared"
 
     def wanted(self, now: int) -> bool:
         """Ask for what a request lacks, now or not at all if it does not wait. Returns that nothing is on its way."""
@@ -104,12 +102,9 @@ class FileSession(Talk):
         """That instant in us, by the clock of the record: of a window's the Unix time."""
         node, tree, calendar = self._node, self._node.tree, self._pool.calendar
         reading = now + node.offset if node.held_at is None else node.read()
-        real = tree.clock is None and (tree.loop is None or tree.loop.steady)
-        if calendar is not None:
-            return (time.time_ns() if real else calendar._origin + reading) / US
-        if real and tree.loop is not None and not tree.loop.monotonic:  # as trio's, whose clock begins anew with each run
-            reading += time.monotonic_ns() - node.read()
-        return reading / US
+        if tree.clock is not None or (tree.loop is not None and not tree.loop.steady):  # virtual time
+            return (reading if calendar is None else reading + calendar._origin) / US
+        return (time.time_ns() if calendar is not None else reading + time.monotonic_ns() - node.read()) / US  # trio has a clock of its own
 
     # What the pool and the node tell.
 
@@ -122,16 +117,6 @@ class FileSession(Talk):
     def look(self) -> None:
         self._tell()
         self._node.changed()
-
-    def pausing(self, ns: int) -> None:
-        """Raises EngineUnavailable for a file that cannot be used: then there is no pause."""
-        super().pausing(ns)
-        if self._news:
-            try:
-                self._ask(self._node.now(), [])
-            except EngineUnavailable:
-                self._news.clear()
-                raise
 
     # Later.
 

@@ -1,10 +1,17 @@
-"""What limits in stores are given: their options and limits, checked. ``call`` is the name of the class, for errors."""
+"""What limits in stores are given: a server or a client, options and limits, all checked. ``call`` is the name of the class, for errors.
+
+No error shows any part of a URL: a password with a ``/``, ``#``, ``?`` or ``[`` that was not percent-encoded ends up in the path, the
+fragment, the query or the host, and its beginning in the place of the port.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from copy import deepcopy
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from aiorate._errors import kind_of
 from aiorate._rate import Rate, duration_to_ns, exact
@@ -12,7 +19,6 @@ from aiorate._schedulers.calendar_window import CalendarWindow
 from aiorate._schedulers.interface import check_permits
 from aiorate._schedulers.token_bucket import TokenBucket
 from aiorate._store.slots import MS, Part, check_memory
-from aiorate._store.source import check_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +28,9 @@ if TYPE_CHECKING:
     OneLimit = Rate | str | Number | TokenBucket | CalendarWindow
 
 
+_CLUSTERS = {"RedisCluster", "ValkeyCluster"}
 _POLICIES = ("raise", "wait", "local", "open")
-_MOST_PERMITS = 10**15
-"""What a store counts exactly."""
+_MOST_PERMITS = 10**15  # which a store counts exactly
 
 
 class Terms:
@@ -57,16 +63,66 @@ class Terms:
             raise ValueError(f"{call}(local_share={share!r}) must be more than 0 and at most 1.")
 
 
+def check_source(source: object, alone: bool = False) -> None:
+    """Raise TypeError or ValueError unless it is a URL or an asyncio client of redis-py or valkey-py.
+
+    ``alone``: only the settings of a client are of use, since it is for another event loop.
+    """
+    if isinstance(source, str):
+        try:
+            parts = urlsplit(source)
+            _ = parts.port
+            settings_of(source).make_connection()
+            sound = "@" in parts.netloc or "@" not in source  # else credentials go on behind what looks like the host
+        except (TypeError, ValueError):
+            sound = False
+        if not sound:
+            raise ValueError(
+                "RedisLimiter() takes an asyncio client, or a URL such as 'redis://127.0.0.1:6379/0'. It begins with redis://, rediss://,"
+                " valkey://, valkeys:// or unix://; the port must be a number in 0-65535; and the client has to know each option, after its"
+                " '?'. Anywhere in it, write '/', '#', '?', '@' and '[' as urllib.parse.quote(password, safe='') does. This one is not"
+                " shown here, since it may hold a password."
+            )
+        return
+    kinds = {base.__name__ for base in type(source).__mro__ if base.__module__.startswith(("redis.asyncio", "valkey.asyncio"))}
+    if kinds.isdisjoint({"Redis", "Valkey", *_CLUSTERS}) or "Pipeline" in kinds:
+        raise TypeError(
+            f"RedisLimiter() takes a client of redis.asyncio or valkey.asyncio, or a URL, not {kind_of(source)}. Give the client that a"
+            " pipeline or a subscription was made from; of a Sentinel, its master_for(name). A synchronous client would stop the loop."
+        )
+    if alone and (is_cluster(source) or hasattr(getattr(source, "connection_pool", None), "sentinel_manager")):
+        raise TypeError(
+            f"RedisLimiter(scope='process') asks the store in a thread, and this {kind_of(source)} belongs to an event loop. Give a URL or"
+            " another client, which lends its settings. For a cluster or a Sentinel, use scope='loop'."
+        )
+
+
+def settings_of(source: Any) -> Any:
+    """What has the class and the settings of its connections; None: it is the client of a cluster.
+
+    For a URL, that is of redis-py, or of valkey-py for its own URLs and where nothing else is there. Raises ImportError if neither is.
+    """
+    if not isinstance(source, str):
+        return getattr(source, "connection_pool", None)
+    for name in ("valkey",) if source.startswith("valkey") else ("redis", "valkey"):
+        with suppress(ImportError):
+            return import_module(f"{name}.asyncio").ConnectionPool.from_url(source)
+    raise ImportError("RedisLimiter() with a URL needs redis-py: pip install 'aiorate-limiter[redis]'. For valkey:// URLs, valkey-py.")
+
+
+def is_cluster(source: object) -> bool:
+    """Whether it is the client of a cluster."""
+    return not _CLUSTERS.isdisjoint(kind.__name__ for kind in type(source).__mro__)
+
+
 def check_name(call: str, name: object) -> None:
     """Raise TypeError or ValueError unless it is text that UTF-8 can encode."""
     if not isinstance(name, str):
         raise TypeError(f"{call}(name) must be text, not {type(name).__name__}.")
     if not name:
         raise ValueError(f"{call}(name) must not be empty: processes with the same name share one limit.")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{call}(name) must be text that UTF-8 can encode; {name[:40]!a} has a lone surrogate.") from None
+    if name.encode(errors="ignore").decode() != name:
+        raise ValueError(f"{call}(name) must be text that UTF-8 can encode; {name[:40]!a} has a lone surrogate.")
 
 
 def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None, lease: Duration) -> list[Part]:

@@ -120,9 +120,9 @@ class Pool(Scheduler):
         """
         runs = self.clear()
         if self.unit:
-            return tail.left - tail.by(now) if tail is not None and tail in runs else 0
+            return tail.n - tail.by(now) if tail is not None and tail in runs else 0
         for run in runs:
-            self.correct([-of * (run.left - run.lapsed(now)) for of in run.amounts], run.due)
+            self.correct([-of * (run.n - run.lapsed(now)) for of in run.amounts], run.due)
         return 0
 
     def correct(self, more: Sequence[int], taken: int, at_once: bool = False) -> None:
@@ -165,8 +165,7 @@ class Pool(Scheduler):
                 hand.remove(1)
                 self._counted(now)
                 return at
-        size = _size(permits)
-        check_ask("take()", size, now, since, self.max_permits)
+        check_ask("take()", 1 if isinstance(permits, Amounts) else permits, now, since, self.max_permits)
         need = self.need(permits)
         if not any(need):
             return now
@@ -205,8 +204,6 @@ class Pool(Scheduler):
         return NOBODY_KNOWS if self.asked else now + _LOOK_AGAIN_NS if self.look_at is None else self.look_at
 
     def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
-        size = _size(permits)
-        check_ask("peek()", size, now, None, self.max_permits)
         need = self.need(permits)
         if not any(need):
             return now
@@ -255,10 +252,7 @@ class Pool(Scheduler):
 
     def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
         """Put the slots of a grant back in hand. Those that have lapsed are lost, or come back to the store where it takes them."""
-        size = _size(permits)
-        check_ask("give_back()", size, now, taken)
-        amounts = self.need(permits)
-        instant, at, late = self._granted
+        amounts, (instant, at, late) = self.need(permits), self._granted
         if instant == taken and now <= at + late:
             slots, each = self.slots_of(amounts)
             self.hand.add(Run(each, slots, late, [(at, 1, 0)]))
@@ -302,11 +296,10 @@ class Pool(Scheduler):
     def _standings(self, now: int) -> list[Standing]:
         """The burst of all processes; the slots in hand that are due, and those that the store had free when it answered last."""
         due = max(self.hand.by(now) - self._lapsed(self.need(1), now), 0) if self.unit else 0
-        told: list[Standing] = []
-        for part, level in zip(self.parts, self.levels, strict=True):
-            left, at = (0, NOBODY_KNOWS) if self.outage in ("raise", "wait") else level.standing(part, due, now)
-            told.append((part.burst, part.rate, left, at))
-        return told
+        told = [level.standing(part, due, now) for part, level in zip(self.parts, self.levels, strict=True)]
+        if self.outage in ("raise", "wait"):
+            told = [(0, NOBODY_KNOWS)] * len(told)
+        return [(part.burst, part.rate, left, at) for part, (left, at) in zip(self.parts, told, strict=True)]
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """Of all processes together: b + R (W + late) of each rate, or n for each window of the calendar that one may touch.
@@ -332,8 +325,3 @@ class Pool(Scheduler):
 
 def _nobody(_: object) -> bool:
     return False
-
-
-def _size(permits: Permits) -> int:
-    """How many permits a request is for; 1 if it is for amounts."""
-    return 1 if isinstance(permits, Amounts) else permits

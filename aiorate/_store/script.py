@@ -269,14 +269,14 @@ def read_answer(reply: object, rates: int, windows: int, asked: Sequence[int], w
         value, _, tail = (reply.decode() if isinstance(reply, bytes) else str(reply)).partition("; ")
         if tail == "clock":
             return Answer("", _sound([value]), 0.0, 0, 0.0, [])
-        form, _, *numbers = value.split(" ")
-        wait, place, seat, *rest = _sound(tail.split(" "))
-        runs = [(int(rest[i]), int(rest[i + 1]), rest[i + 2 : i + 3 + rates]) for i in range(0, len(rest), 3 + rates)]
-        granted = all(n in (0, most) if whole else 0 < n <= most for (n, *_), most in zip(runs, asked, strict=False))
-        complete = len(rest) == len(asked) * (3 + rates) if whole else runs or wait > 0 or not asked
+        form, _, *words = value.split(" ")
+        numbers, (wait, place, seat, *rest), size = _sound(words), _sound(tail.split(" ")), 3 + rates
+        runs = [(int(rest[i]), int(rest[i + 1]), rest[i + 2 : i + size]) for i in range(0, len(rest), size)]
+        granted = all(n in (0, most) if whole else 0 < n <= most for (n, _, _), most in zip(runs, asked, strict=False))
+        complete = len(rest) == len(asked) * size if whole else runs or wait > 0 or not asked
         right = form == FORM and len(numbers) == HEAD + OF_RATE * rates + OF_WINDOW * windows and 0 <= place <= rates + windows
-        if right and granted and complete and len(runs) <= len(asked) and len(rest) % (3 + rates) == 0:
-            return Answer(value, _sound(numbers), wait, int(place), seat, runs)
+        if right and granted and complete and len(runs) <= len(asked) and len(rest) % size == 0:
+            return Answer(value, numbers, wait, int(place), seat, runs)
     except (ValueError, IndexError):
         pass
     raise Unreachable(f"the store gave an answer that the script never gives: {str(reply)[:80]!r}")
@@ -284,7 +284,7 @@ def read_answer(reply: object, rates: int, windows: int, asked: Sequence[int], w
 
 def _sound(words: Sequence[str]) -> list[float]:
     """Raises ValueError for what the script never says: an infinite number, or none."""
-    numbers = [float(word) for word in words]
-    if not all(-1e18 < number < 1e18 for number in numbers):
+    numbers = [*map(float, words)]
+    if not sum(map(abs, numbers)) < 1e19:
         raise ValueError
     return numbers

@@ -145,10 +145,10 @@ class StoreSession(Talk):
 
         Slots that the first in line gathers, if it is for several permits, do not count as left.
         """
-        pool, hand, first = self._pool, self._pool.hand, self._first() or 1
-        if not pool.unit:
+        pool, hand = self._pool, self._pool.hand
+        if not hand.count or not pool.unit:
             return bool(hand.count) and not self._uncovered(now)
-        return 2 * pool.usable(count_of(first), now) > self._came and hand.last_due() > now + pool.answer_ns
+        return 2 * pool.usable(count_of(self._first() or 1), now) > self._came and hand.last_due() > now + pool.answer_ns
 
     def _wants(self) -> tuple[Runs, float]:
         """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""

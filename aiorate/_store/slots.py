@@ -90,7 +90,9 @@ class Run:
     __slots__ = ("amounts", "due", "i", "late", "n", "paces", "places")
 
     def __init__(self, amounts: tuple[int, ...], n: int, late: int, paces: list[Pace], places: tuple[int, int] = (-1, -1)) -> None:
-        self.amounts, self.n, self.i, self.late = amounts, n, 0, late
+        self.amounts, self.late = amounts, late
+        self.i, self.n = 0, n
+        """The index of the next slot, and how many are left."""
         self.paces: list[Pace] = paces
         self.places: tuple[int, int] = places
         """The dimensions for which the first waited, and the others; -1: none."""
@@ -106,14 +108,9 @@ class Run:
                 at = own
         return at
 
-    @property
-    def left(self) -> int:
-        """How many slots are left."""
-        return self.n - self.i
-
     def by(self, instant: int) -> int:
         """How many of these are due by that instant."""
-        return bisect_right(range(self.n), instant, self.i, key=self.at) - self.i if instant >= self.due else 0
+        return bisect_right(range(self.i, self.i + self.n), instant, key=self.at) if instant >= self.due else 0
 
     def lapsed(self, now: int) -> int:
         """How many of these have lapsed."""
@@ -139,7 +136,7 @@ class Hand:
     def add(self, *runs: Run) -> None:
         """Add slots."""
         self.runs += runs
-        self.count += sum([run.left for run in runs])
+        self.count += sum([run.n for run in runs])
         self.runs.sort(key=_due)
 
     def clear(self) -> list[Run]:
@@ -152,12 +149,12 @@ class Hand:
         self.count -= count
         while count:
             run = self.runs[0]
-            if count < run.n - run.i:
-                run.i += count
+            if count < run.n:
+                run.i, run.n = run.i + count, run.n - count
                 run.due = run.at(run.i)
                 return
             del self.runs[0]
-            count -= run.n - run.i
+            count -= run.n
 
     def lapsed(self, now: int) -> int:
         """How many slots have lapsed."""
@@ -170,7 +167,7 @@ class Hand:
 
     def last_due(self) -> int:
         """When the last slot is due."""
-        return max([run.at(run.n - 1) for run in self.runs], default=0)
+        return max([run.at(run.i + run.n - 1) for run in self.runs], default=0)
 
     def find(self, need: tuple[int, ...], skip: int = 0) -> Found:
         """The next slots after ``skip`` others that have these amounts."""
@@ -179,11 +176,11 @@ class Hand:
             return runs[0].due, runs[0], 1, ()
         at, count, lacks = 0, 0, need
         for run in runs:
-            if skip >= run.left:
-                skip -= run.left
+            if skip >= run.n:
+                skip -= run.n
                 continue
-            of_use = max([ceil_div(lack, of) for lack, of in zip(lacks, run.amounts, strict=True) if of and lack > 0], default=run.left)
-            these = min(of_use, run.left - skip)
+            of_use = max([ceil_div(lack, of) for lack, of in zip(lacks, run.amounts, strict=True) if of and lack > 0], default=run.n)
+            these = min(of_use, run.n - skip)
             at, count = max(at, run.at(run.i + skip + these - 1)), count + these
             lacks, skip = tuple([lack - these * of for lack, of in zip(lacks, run.amounts, strict=True)]), 0
             if max(lacks) <= 0:
@@ -192,7 +189,7 @@ class Hand:
 
     def amounts(self, dimensions: int, now: int) -> list[int]:
         """The sum of each dimension, but for slots that have lapsed."""
-        left = [(run.left - run.lapsed(now), run.amounts) for run in self.runs]
+        left = [(run.n - run.lapsed(now), run.amounts) for run in self.runs]
         return [sum([count * amounts[j] for count, amounts in left]) for j in range(dimensions)]
 
 
@@ -203,6 +200,4 @@ def _due(run: Run) -> int:
 def check_memory(call: str, rate: Rate, burst: int) -> None:
     """Raise ValueError unless a store can count how long that burst, or debt, takes to come back."""
     if burst * rate.period_ns > MOST_NS * rate.permits:
-        most = MOST_NS * rate.permits // rate.period_ns
-        allowed = f"At most {most} do not" if most else "A faster rate would not"
-        raise ValueError(f"{call}: at {rate} that takes longer than 317 years to come back. {allowed}.")
+        raise ValueError(f"{call}: {burst} at {rate} takes longer than 317 years to come back.")

@@ -116,10 +116,9 @@ class Talk(Provider):
         ready = pool.usable(first or 1, now)
         expected = self._expected(first, waiting) if self._lease else 0
         missing = waiting + expected - ready
-        if missing <= 0:
-            return []
-        most = max(_PORTION, first, *[part.rate._permits_in(self._horizon) for part in pool.parts])
-        return [(min(missing, most), (1,) * len(pool.parts))]
+        if missing > _PORTION:
+            missing = min(missing, max(_PORTION, first, *[part.rate._permits_in(self._horizon) for part in pool.parts]))
+        return [(missing, (1,) * len(pool.parts))] if missing > 0 else []
 
     def _expected(self, first: int, waiting: int) -> int:
         """How many permits the next lease will take, if use goes on as it did in the last one or two.

@@ -162,7 +162,17 @@ class Answering:
                 n = min(n, max(floor(room[j] / steps[j]), 0 if self.runs else min(n, 1)))
             elif a > 0 and every == 0:
                 n = self._of_window(j, want, n, first, a, burst, s)
-        n = self._claim(want, n, first)
+        other = self.claim not in (0, self.asked.client)
+        if self.asked.within >= 0:
+            if n < want or first > self.asked.within or other:
+                n, self.wait = 0, max(self.wait, first, 1)
+        elif n > 0 and not self.runs:
+            if other or first > max(self.latest, self.hush) + self.asked.reach:
+                n, self.wait = 0, max(first, 1)
+                if not other:
+                    self.claim, self.lasts = self.asked.client, 1_000_000 + 2 * self.trip
+            elif self.claim == self.asked.client:
+                self.claim = self.lasts = 0
         if n <= 0 and self.asked.within < 0:
             return n, 0.0
         last = max([first, *[starts[j] + (n - 1) * step for j, step in enumerate(steps) if step > 0]])
@@ -188,21 +198,6 @@ class Answering:
                 self.place, self.wait = j + 1, max(0 if self.asked.within < 0 else self.wait, later)
             if self.asked.within < 0 and later == closes and self.seat != s[2]:
                 s[3], s[4], self.seat = s[3] + 1, max(s[4], 2 * self.trip + 50_000), s[2]
-        return n
-
-    def _claim(self, want: float, n: float, first: float) -> float:
-        """How many of a run are granted, where large requests have others leave room for them."""
-        other = self.claim not in (0, self.asked.client)
-        if self.asked.within >= 0:
-            if n < want or first > self.asked.within or other:
-                n, self.wait = 0, max(self.wait, first, 1)
-        elif n > 0 and not self.runs:
-            if other or first > max(self.latest, self.hush) + self.asked.reach:
-                n, self.wait = 0, max(first, 1)
-                if not other:
-                    self.claim, self.lasts = self.asked.client, 1_000_000 + 2 * self.trip
-            elif self.claim == self.asked.client:
-                self.claim = self.lasts = 0
         return n
 
 

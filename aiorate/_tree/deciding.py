@@ -72,6 +72,9 @@ class Decisions:
         """Call a function that decides, and return its result."""
         decision = partial(call, *args, **options)
         if get_ident() != self.main or sys.is_finalizing():
+            if self.deciding:
+                raise RuntimeError("called from a finalizer or a strategy in the middle of a decision. Call it from ordinary code.")
+            self.lock.acquire()
             return self._decide(decision)
         answer: SimpleQueue[Any] = SimpleQueue()
 
@@ -88,13 +91,16 @@ class Decisions:
         return result  # type: ignore[no-any-return]
 
     def post(self, call: Callable[[], object]) -> None:
-        """Have the next decision begin with a call, and the thread make one if nobody else does.
+        """Have a function called that decides: now, or by the next decision, which the thread makes if nobody else does.
 
         Never waits: finalizers and signal handlers may use it. All calls keep their order.
         """
-        self.attend()
-        self.soon.append(call)
-        self._ring()
+        if get_ident() != self.main and not self.deciding and self.lock.acquire(blocking=False):
+            self._decide(partial(call_back, call, "in a decision"))
+        else:
+            self.attend()
+            self.soon.append(call)
+            self._ring()
 
     def attend(self) -> None:
         """Have the thread run, which looks around each second at least."""
@@ -122,9 +128,7 @@ class Decisions:
         return self._thread is threading.current_thread()
 
     def _decide(self, call: Callable[[], T]) -> T:
-        if self.deciding:
-            raise RuntimeError("called from a finalizer or a strategy in the middle of a decision. Call it from ordinary code.")
-        self.lock.acquire()
+        """Make a decision under the lock, which is held by now."""
         self.check.try_until = 0
         try:
             while self.soon:
@@ -151,8 +155,9 @@ class Decisions:
         me, wait = threading.current_thread(), 0.0
         while self._thread is me:
             rung = self._bell.acquire(timeout=wait)
+            self.lock.acquire()
             with suppress(SystemExit):  # of a callback: without this thread, all others would wait for ever
-                self._decide(self._call_due)
+                self._decide(partial(call_back, self._alarms.call_due, "in the thread that keeps the time"))
             with self.lock:  # what followed the decision may have set an alarm
                 first = self._alarms.first
                 if first is None and not (rung or self.waiting or wait < LINGER_NS / NS_PER_SECOND):
@@ -162,12 +167,6 @@ class Decisions:
                     self._thread = me
             wait = LINGER_NS if first is None else min(max(first - monotonic_ns(), 0), LINGER_NS)
             wait /= NS_PER_SECOND
-
-    def _call_due(self) -> None:
-        """Call back once, if that is due: other threads come in between."""
-        first = self._alarms.first
-        if first is not None and first <= monotonic_ns():
-            call_back(self._alarms.pop(), "in the thread that keeps the time")
 
 
 decisions = Decisions()

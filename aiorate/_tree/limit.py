@@ -167,7 +167,7 @@ class Limit(Node):
         """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never waits. An error is a strategy's."""
         outcome, current = outcome_of(ticket), ticket.epoch == self.tree.epoch
         if outcome is None:
-            self.own_counters().cancelled += 1
+            self.wait_counters.cancelled += 1
             if current:
                 self.leave(ticket)
         elif not isinstance(outcome, BaseException):

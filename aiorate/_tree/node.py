@@ -123,8 +123,6 @@ class Node(Supply):
 
     def leave(self, ticket: Ticket) -> None:
         """An undecided request leaves the line. Never raises."""
-        assert self.waker is not None
-        self.waker.leave(ticket)
         self.line.leave(ticket)
         self.tree.left(ticket)
         if ticket is self.line.head:

@@ -116,6 +116,7 @@ class ThreadTicket(OutcomeTicket):
         if self.undone:
             return
         self.undone = True
+        self.leave()
         if _remove(self):
             Limit.give_up(self.limit, self)
         elif self.outcome is not None and not isinstance(self.outcome, BaseException):  # its grant stood already
@@ -184,9 +185,6 @@ class _Threads(Loop):
     def wait(self, ticket: ThreadTicket, /) -> Awaitable[object]:
         assert ticket.loop is not None  # or nobody could await what it returns
         return ticket.loop.wait(ticket.signal)
-
-    def leave(self, ticket: ThreadTicket, /) -> None:
-        ticket.leave()
 
 
 class ThreadTree(Tree):

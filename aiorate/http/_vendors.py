@@ -91,6 +91,4 @@ PROFILES = (
     # The RateLimit of draft 07 is read as these three. The RateLimit of later drafts needs a parser, and has no row.
     Profile("RateLimit", (Fields("ratelimit-limit", "ratelimit-remaining", ("ratelimit-reset",), policies="ratelimit-policy"),)),
     Profile("X-RateLimit", (_X,)),  # Reddit's numbers may have a fraction: https://github.com/reddit-archive/reddit/wiki/API
-    # https://docs.x.com/x-api/fundamentals/rate-limits
-    Profile("X-Rate-Limit", (Fields("x-rate-limit-limit", "x-rate-limit-remaining", ("x-rate-limit-reset",)),)),
 )

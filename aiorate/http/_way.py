@@ -42,10 +42,9 @@ class Sent:
 
     def __init__(self, limit: Limiter | Budget | None, permits: int, heed: Heed | None) -> None:
         self._limit, self._heed = limit, heed
-        self._at, self._under_way = (0, 0), dict[tuple[int, int], int]()
-        if limit is not None:
-            self._at, self._under_way = (limit._node.read(), id(self)), _under_way.setdefault(limit, self._under_way)
-            self._under_way[self._at] = permits
+        self._at = 0 if limit is None else limit._node.read(), id(self)
+        self._under_way: dict[tuple[int, int], int] = {} if limit is None else _under_way.setdefault(limit, {})
+        self._under_way[self._at] = permits
 
     def hear(self, status: int, headers: Headers) -> None:
         """Have the limiter heed the response. What that says is left is less by all that is under way."""

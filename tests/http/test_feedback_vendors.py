@@ -220,7 +220,7 @@ VENDORS: dict[str, tuple[str, Feedback | None]] = {
     ),
     "custom: with more hyphens, which X sends": (
         f"date: {DATE} | x-rate-limit-limit: 300 | x-rate-limit-remaining: 0 | x-rate-limit-reset: {EPOCH + 900}",
-        Feedback(429, 900.0, (Quota("", 300, 0, 900.0),), "X-Rate-Limit"),
+        Feedback(429, 900.0, (Quota("", 300, 0, 900.0),), "X-RateLimit"),
     ),
     "draft 11": (
         'RateLimit-Policy: "permin";q=50;w=60,"perhr";q=1000;w=3600 | RateLimit: "permin";r=49;t=37',

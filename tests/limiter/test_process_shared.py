@@ -296,7 +296,6 @@ def test_nobody_takes_a_permit_past_a_decision() -> None:
     assert had() is opens
     found += [tree.run(grab), call_in_thread(lambda: tree.run(grab))]
     call_in_thread(lambda: tree.post(lambda: found.append(grab())))
-    decisions.run(int)
 
     assert [False] * 3 == found
     assert had() is opens

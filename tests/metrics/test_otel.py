@@ -13,6 +13,7 @@ from opentelemetry import trace
 
 import aiorate
 from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, TokenBucket
+from aiorate.adaptive import AdaptiveRate
 from aiorate.otel import instrument
 
 pytestmark = pytest.mark.asyncio(loop_factories=["virtual"])
@@ -250,7 +251,7 @@ class Wrapped:
 async def test_what_has_a_limiter_is_instrumented(sdk: Any) -> None:
     """Together with that limiter itself it counts once."""
     limiter = one_a_second(name="api")
-    adaptive = aiorate.adaptive.AdaptiveRate(Limiter("10/s", name="adaptive"), "1/s", "100/s")
+    adaptive = AdaptiveRate(Limiter("10/s", name="adaptive"), "1/s", "100/s")
     sdk.instrument(Wrapped(limiter), limiter, adaptive)
     await limiter.acquire()
     await adaptive.limiter.acquire()

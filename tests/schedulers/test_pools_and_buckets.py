@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from helpers.transcripts import S, grants, waits
 
-from aiorate import Rate, TokenBucket, TokenPool
+from aiorate import Rate, Scheduler, TokenBucket, TokenPool
 
 
 def test_a_pool_starts_with_one_permit_and_holds_two() -> None:
@@ -141,3 +143,15 @@ def test_schedulers_of_one_rate_share_what_follows_from_it() -> None:
     assert [pool.max_over_active for pool in (wide, narrow, caught_up)] == [S // 5, S // 10, 2 * S // 5]
     one.set_rate(Rate(20), 0)
     assert [one.peek(1, 0), other.peek(1, 0)] == [S // 20, S // 10]
+
+
+def test_how_a_bucket_stands_is_read_in_one_step() -> None:
+    """The same as by asking it, after grants, debts and what came back."""
+    for seed in range(100):
+        dice, now = Random(seed), 0
+        bucket = TokenBucket(dice.choice(["7/s", "3/7s", "1000000/s", "100/min"]), burst=dice.choice([1, 2, 10, 1000]))
+        for _ in range(20):
+            now += dice.choice([0, 1, dice.randrange(S), dice.randrange(100 * S)])
+            permits = dice.randint(1, bucket.burst)
+            dice.choice([bucket.take, bucket.charge, bucket.give_back])(permits, now)
+            assert bucket._standings(now) == Scheduler._standings(bucket, now), seed
