@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiorate._meter import ENDLESS, NO_LINE, Meter, PureMeter
 from aiorate._rate import Rate, as_float, ceil_div, exact, ratio_of
-from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_permits, check_window
+from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_window
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
@@ -122,12 +122,6 @@ class Pacing(Metered):
                 self._latest = latest[0], -permits, before
                 due, stored, lost = self._after(-permits, due, stored, lost, since)
             self._line.due, self._stored, self._lost = due, stored, lost
-
-    def charge(self, permits: int, now: int) -> None:
-        """Take permits from the store, and the rest on credit: later requests wait for it."""
-        check_permits("charge()", permits)
-        self._latest = None
-        self._line.due, self._stored, self._lost = self._after(permits, self._due(now), self._stored, self._lost, now)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """The next slot keeps its instant, the ones after it follow at the new rate. What is stored or owed keeps its duration."""
