@@ -37,11 +37,8 @@ class AllOf(Scheduler):
         for member in schedulers:
             if not isinstance(member, Scheduler):
                 raise TypeError(f"AllOf() takes schedulers such as TokenBucket('10/s', burst=5), not {kind_of(member)}.")
-        self._join(schedulers, "an AllOf")
-
-    def _join(self, members: tuple[Scheduler, ...], owner: str) -> None:
-        claim(owner, *members)
-        self.members = self._permitted = members
+        claim("an AllOf" if type(self) is AllOf else "a dimension of a budget", *schedulers)
+        self.members = self._permitted = schedulers
 
     @property
     def rate(self) -> Rate:  # type: ignore[override]  # it follows the members'

@@ -26,7 +26,7 @@ class Dimensions(AllOf):
 
     def __init__(self, parts: dict[str, Scheduler]) -> None:
         self.names: tuple[str, ...] = tuple(parts)
-        self._join(tuple(parts.values()), "a dimension of a budget")
+        super().__init__(*parts.values())
         self._waited: tuple[int, str | None] = (0, None)  # the last grant to a request that had waited: the instant, and the dimension
 
     @property

@@ -141,8 +141,8 @@ class ServerQuotas(AllOf):
         self._windows: list[_Remainder] = []  # the first to end comes first
         self._buckets: dict[str, _Remainder] = {}
 
-    def heed(self, quota: Quota, paused: bool, now: int, held_for: int, in_flight: int) -> bool:
-        """Heed what is left of a quota. Its time runs from now, also in a pause that has lasted ``held_for``. False: that is nothing new.
+    def heed(self, quota: Quota, paused: bool, now: int, held_for: int, in_flight: int) -> None:
+        """Heed what is left of a quota. Its time runs from now, also in a pause that has lasted ``held_for``.
 
         ``paused``: the response names a pause, which covers a window of requests of which nothing is left: a shorter Retry-After wins over
         the reset (draft-ietf-httpapi-ratelimit-headers-11, section 7).
@@ -156,33 +156,31 @@ class ServerQuotas(AllOf):
             most = min(own, default=None) if limit is None else limit
             left = None if most is None else max(0, most - quota.used)
         if left is None:
-            return False
+            return
         if quota.full_at_reset:  # without a reset too: it may update an earlier report
-            return self.refill(quota.name, left, limit or 0, ns, now, at, error, in_flight)
-        if not ns or (not left and requests and paused):
-            return False
-        if limit is not None and window:
-            # 10000 in 1000 s with 10000 left for 10 s is 100 requests, not 10000: section 8.5. An allowance is rounded down.
-            left = min(left, max(1, limit * ns // window))
-        return self.lower(left, now, at + ns, in_flight)
+            self.refill(quota.name, left, limit or 0, ns, now, at, error, in_flight)
+        elif ns and (left or not requests or not paused):
+            if limit is not None and window:
+                # 10000 in 1000 s with 10000 left for 10 s is 100 requests, not 10000: section 8.5. An allowance is rounded down.
+                left = min(left, max(1, limit * ns // window))
+            self.lower(left, now, at + ns, in_flight)
 
-    def lower(self, left: int, now: int, until: int, in_flight: int = 0) -> bool:
-        """Grant at most ``left`` permits before ``until``, besides what was said before. False if that says nothing new.
+    def lower(self, left: int, now: int, until: int, in_flight: int = 0) -> None:
+        """Grant at most ``left`` permits before ``until``, besides what was said before.
 
         The server may not have counted the permits in flight. A window that ends at about the same time, and agrees with what was counted
         or not, is the same one, and knows better: grants were counted here.
 
         Of more than 32 windows that differ, the last and the new one become one: the lesser, until the later end.
         """
-        windows, raised = self._windows, False
+        windows = self._windows
         same = [window for window in windows if until - window.until < window.until - now]
         for window in same:
             if not in_flight and window.doubted and left > window.level:
                 window.level = window.most = min(left, window.level + window.doubted)  # what was in flight has not reached the server
-                raised = True
             window.doubted = min(window.doubted, in_flight, max(left - window.level, 0))  # older words that come later bring no more
         if any(window.level <= left and window.until >= until for window in windows):
-            return raised
+            return
         agree = [(window.level, window.doubted) for window in same if left - in_flight <= window.level <= left]
         # One at least, whose response says what has become of the others.
         known = max(min(left, 1), left - in_flight)
@@ -195,20 +193,19 @@ class ServerQuotas(AllOf):
         window.doubted = doubted
         windows.sort(key=attrgetter("until"))
         self._permitted = (*self.members, *windows, *self._buckets.values())
-        return True
 
-    def refill(self, name: str, left: int, size: int, full_in: int, now: int, at: int, error: int = 0, in_flight: int = 0) -> bool:
+    def refill(self, name: str, left: int, size: int, full_in: int, now: int, at: int, error: int = 0, in_flight: int = 0) -> None:
         """Grant at most what the server's bucket of that name holds: ``left`` at ``at``, and ``size`` after ``full_in`` ns.
 
         The server may not have counted the permits in flight. ``full_in`` may be ``error`` ns too long or too short. ``at`` is ``now``
-        in time that no pause holds up. False if that says nothing: the bucket has no size, or is new here, and is full or may be.
+        in time that no pause holds up. It says nothing if the bucket has no size, or is new here, and is full or may be.
         """
         buckets = self._buckets
         # A time that is not known within a tenth is taken for the shortest that it can be. A long one means that the bucket is nearly
         # empty, and its rate is known. A short one means that it is nearly full, and a rate much too low would cost more than one too high.
         told = full_in if full_in >= _EXACT * error else full_in - error
         if not size or (name not in buckets and (left >= size or told <= 0)):
-            return False
+            return
         if name not in buckets and len(buckets) >= _MOST_BUCKETS:
             name = next(iter(buckets))  # a server that makes up names must not cost memory with each
         if name in buckets:
@@ -216,7 +213,6 @@ class ServerQuotas(AllOf):
         else:
             buckets[name] = _Remainder(left, size, size - left, told, now, at, in_flight)
         self._permitted = (*self.members, *self._windows, *buckets.values())
-        return True
 
     def ended(self, now: int) -> bool:
         """Whether the strategy can stand alone again: all windows are over. A bucket may be the smaller one for ever."""
@@ -253,4 +249,5 @@ class ServerQuotas(AllOf):
 def heeding(asked: Scheduler, quota: Quota, paused: bool, now: int, held_for: int, in_flight: int) -> Scheduler:
     """Who is to be asked for permits from now on, in place of a strategy or of what servers said of it; see `ServerQuotas.heed`."""
     told = asked if isinstance(asked, ServerQuotas) else ServerQuotas(asked)
-    return told if told.heed(quota, paused, now, held_for, in_flight) else asked
+    told.heed(quota, paused, now, held_for, in_flight)
+    return told

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiorate._meter import ENDLESS, NO_LINE, Meter, PureMeter
 from aiorate._rate import Rate, as_float, ceil_div, exact, ratio_of
-from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_permits, check_window
+from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_window
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
@@ -47,10 +47,8 @@ class Pacing(Metered):
     def _setup(self, rate: Rate | str | Number, start: int | None) -> None:
         if start is not None:
             check_ns("start", start)
-        self._line: Meter = PureMeter()
-        self._measure(Rate.of(rate))
-        if self._line.numbers is not NO_LINE:
-            self._line = Meter(self._line.numbers)
+        numbers = self._measure(Rate.of(rate))
+        self._line: Meter = PureMeter() if numbers is NO_LINE else Meter(numbers)
         self._start(start)
 
     def _start(self, start: int | None) -> None:
@@ -58,9 +56,10 @@ class Pacing(Metered):
         self._stored = self._most or 0 if self._starts_full else 0
         self._line.due = None if start is None else start * self._unit
 
-    def _measure(self, rate: Rate) -> None:
+    def _measure(self, rate: Rate) -> tuple[int, int, float, int]:
         self.rate = rate
-        self._unit, self._cost, self._price, self._most, self._line.numbers = self._numbers(rate)
+        self._unit, self._cost, self._price, self._most, numbers = self._numbers(rate)
+        return numbers
 
     @abstractmethod
     def _numbers(self, rate: Rate) -> Numbers:
@@ -124,16 +123,10 @@ class Pacing(Metered):
                 due, stored, lost = self._after(-permits, due, stored, lost, since)
             self._line.due, self._stored, self._lost = due, stored, lost
 
-    def charge(self, permits: int, now: int) -> None:
-        """Take permits from the store, and the rest on credit: later requests wait for it."""
-        check_permits("charge()", permits)
-        self._latest = None
-        self._line.due, self._stored, self._lost = self._after(permits, self._due(now), self._stored, self._lost, now)
-
     def set_rate(self, rate: Rate, now: int) -> None:
         """The next slot keeps its instant, the ones after it follow at the new rate. What is stored or owed keeps its duration."""
         due, line, unit, cost = self._due(now), self._line, self._unit, self._cost
-        self._measure(Rate.of(rate))
+        line.numbers = self._measure(Rate.of(rate))
         self._stored, line.due = self._rescaled(unit, cost), ceil_div(due * self._unit, unit)  # rounded up: no slot is earlier than before
         self._latest, self._lost, line.cut = None, (self._lost + line.cut) * self._unit // unit, 0
 
@@ -147,7 +140,7 @@ class Pacing(Metered):
 
     def available(self, now: int) -> int:
         """The slots that are due by now and, where stored permits are free, those in the store."""
-        due, stored, _ = self._filled(self._due(now), self._stored, now)
+        due, stored, _ = self._after(0, self._due(now), self._stored, 0, now)
         behind = now * self._unit - due
         return 0 if behind < 0 else (behind + (0 if self._price else stored)) // self._cost + 1
 
@@ -169,12 +162,11 @@ class Pacing(Metered):
 
     def _filled(self, due: int, stored: int, since: int) -> tuple[int, int, int]:
         """The next slot and the store after the idle time up to ``since``, and what found no room, in the store's unit."""
-        idle = since * self._unit - due
-        if idle < self._unit:  # within the instant is on time: a fraction of it lost at every grant would be drift
+        free, most = since * self._unit, self._most
+        if due > free - self._unit:  # within the instant is on time: a fraction of it lost at every grant would be drift
             return due, stored, 0
-        stored += idle * self._earn
-        gone = 0 if self._most is None else max(stored - self._most, 0)
-        return due + idle, stored - gone, gone
+        stored += (free - due) * self._earn
+        return (free, stored, 0) if most is None or stored <= most else (free, most, stored - most)
 
     def _after(self, permits: int, due: int, stored: int, lost: int, since: int) -> tuple[int, int, int]:
         """The next slot, the store and what was lost, after a request for that many permits that has stood in line since ``since``."""
@@ -225,10 +217,11 @@ class TicksAccumulator(Pacing):
         # As in _filled(): a slot that is due within the instant is on time.
         return unit, cost, 0, None, (unit, cost, unit - 1 if num else ENDLESS, 0) if num in (0, den) else NO_LINE
 
-    def _filled(self, due: int, stored: int, since: int) -> tuple[int, int, int]:
-        behind, (num, den) = since * self._unit - due, self._strictness
-        given_up = ceil_div(behind * num, den) if behind >= self._unit else 0  # rounded up: the schedule never gains a fraction of a tick
-        return due + given_up, 0, given_up
+    def _after(self, permits: int, due: int, stored: int, lost: int, since: int) -> tuple[int, int, int]:
+        given_up, (num, den) = 0, self._strictness
+        if due <= (since - 1) * self._unit:  # as in _filled()
+            given_up = -((due - since * self._unit) * num // den)  # rounded up: the schedule never gains a fraction of a tick
+        return due + given_up + permits * self._cost, 0, lost + given_up
 
 
 class BurstCompensation(TicksAccumulator):
@@ -313,4 +306,4 @@ class BurstRatio(TicksAccumulator):
         # The slot of the schedule is rounded up, and so is the next free one: neither is sooner.
         return ceil_div(due * self._unit, unit) - ceil_div((due - self._stored) * self._unit, unit)
 
-    _filled = Pacing._filled  # the delay is stored
+    _after = Pacing._after  # the delay is stored

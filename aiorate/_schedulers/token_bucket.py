@@ -64,8 +64,8 @@ class Stored(Metered):
 
     def _setup(self, plan: Plan, initial: int, start: int | None) -> None:
         """Hold that many permits at first."""
-        self.rate, self._plan, numbers = plan
-        self._line: Meter = Meter(numbers)
+        self._line: Meter = Meter()
+        self.rate, self._plan, self._line.numbers = plan
         self._initial = initial
         self._start(start)
 

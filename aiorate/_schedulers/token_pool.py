@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate._rate import Rate, as_float, duration_to_ns, ratio_of
+from aiorate._rate import EVEN, Rate, as_float, duration_to_ns, ratio_of
 from aiorate._schedulers.interface import check_ns
 from aiorate._schedulers.token_bucket import Stored, plan_of
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from typing import ClassVar
 
     from aiorate._rate import Number
-    from aiorate._schedulers.token_bucket import Plan
 
 
 _LEAST_POOL_NS = 1_000_000
@@ -41,10 +40,11 @@ class TokenPool(Stored):
         start: When the schedule begins, in ns. By default with the first request.
     """
 
-    __slots__ = ("_pool",)
+    __slots__ = ("_size",)
+    _size: tuple[int, int]
     _shown: tuple[str, ...] = ("burst_ratio",)
-    _stored: ClassVar[int] = 2
-    """The permits that the active pool holds, unless 1 ms holds more."""
+    _least: ClassVar[tuple[int, int]] = 2, _LEAST_POOL_NS
+    """The permits that the active pool holds and, if that holds more, the ns of them."""
 
     def __init__(
         self,
@@ -58,19 +58,18 @@ class TokenPool(Stored):
             if hasattr(pool, "total_seconds"):  # a timedelta, whose module takes long to import
                 pool = duration_to_ns(pool, "TokenPool(pool)")
             check_ns("TokenPool(pool), if it is no timedelta,", pool, least=1)  # pyright: ignore[reportArgumentType]
-        self._pool: int | None = pool  # pyright: ignore[reportAttributeAccessIssue]
-        ratio = ratio_of(burst_ratio, "TokenPool(burst_ratio")
-        self._setup(self._planned(rate if type(rate) is str else Rate.of(rate), ratio), 1, start)  # the first caller does not wait
-
-    def _planned(self, rate: Rate | str, ratio: tuple[int, int]) -> Plan:
-        return plan_of(rate, 0, self._pool, ratio) if self._pool else plan_of(rate, self._stored, _LEAST_POOL_NS, ratio)
+        ratio = EVEN if type(burst_ratio) is int and burst_ratio == 1 else ratio_of(burst_ratio, "TokenPool(burst_ratio")
+        permits, ns = self._size = (0, pool) if pool else self._least  # pyright: ignore[reportAttributeAccessIssue]
+        plan = plan_of(rate if type(rate) is str else Rate.of(rate), permits, ns, ratio)
+        self._setup(plan, 1, start)  # so that the first caller does not wait
 
     # The original's figures, in ns.
 
     @property
     def max_active(self) -> int:
         """Size of the active pool, in ns; truncated if a permit is a fraction of a ns, though whole permits fit in."""
-        return self._pool or max(_LEAST_POOL_NS, self._stored * self.rate.interval_ns)
+        permits, ns = self._size
+        return max(permits * self.rate.interval_ns, ns)
 
     @property
     def max_over_active(self) -> int:
@@ -142,7 +141,7 @@ class TokenPool(Stored):
 
     def _change_rate(self, rate: Rate, ratio: tuple[int, int], now: int | None) -> None:
         slower = rate._slower_than(self.rate)
-        self._change(self._planned(rate, ratio), 0, now)
+        self._change(plan_of(rate, *self._size, ratio), 0, now)
         if now is not None and slower:
             self._note_level(now, self._plan[3])  # as if full: an earlier permit cost less than it would bring now
 
@@ -156,7 +155,7 @@ class PlainPool(TokenPool):
     never sees more than 10."""
 
     __slots__ = ()
-    _stored = 1
+    _least = 1, _LEAST_POOL_NS
 
 
 PlainPool.__name__ = "TokenPool"  # as users know it

@@ -36,7 +36,7 @@ KEY = "aiorate:"
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
 _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
-_SINCE = 1 << 190  # since when they stand in line, and for how long they may wait: later than any instant
+_SINCE = 1 << 190  # since when they stand in line: later than any instant
 _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
 _OPEN = Fraction(10**30)  # what "open" has of the limits: no amount takes any time
 _LATEST_UNIX_NS = 10**19  # the year 2286
@@ -292,7 +292,7 @@ class StoreSession(Talk):
         if lost or wait is None or wait > most:
             node.wait_counters.refused += 1
             raise too_long(permits, most_ns, wait)
-        return _ONCE_NS, _SINCE + most_ns
+        return _ONCE_NS, _SINCE
 
     def _once(self, lacking: bool = False) -> list[Ticket]:
         """Those in line, before whom nobody waits; or those for which there are not enough slots."""
@@ -305,7 +305,7 @@ class StoreSession(Talk):
         """Those to which an answer gives nothing, of those that were asked for; without one, all in line."""
         over = self._once() if answer is None else [ticket for ticket, run in zip(self._asked, answer.runs, strict=False) if not run[0]]
         if over:
-            self._node.expire((ticket, ticket.since - _SINCE) for ticket in over if not (ticket.left or ticket.done()))
+            self._node.expire(over)
 
     # Later.
 

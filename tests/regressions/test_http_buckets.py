@@ -176,7 +176,7 @@ def test_a_rough_time_moves_no_rate() -> None:
         capped = Capped(TokenBucket("1000000/s", burst=1_000_000))
         capped.refill("tokens", 0, 60, 60 * S, 0, 0, 0)
 
-        assert capped.refill("tokens", left, 60, full_in, 60 * S, 60 * S, S), (left, full_in, later)
+        capped.refill("tokens", left, 60, full_in, 60 * S, 60 * S, S)
 
         assert (left, later) == (capped.left(60 * S), capped.left(61 * S)), (left, full_in, later)
 
