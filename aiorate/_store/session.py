@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 KEY = "aiorate:"
 """What keys in the store begin with."""
-_INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
+_INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after somebody wanted something last
 _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
 _SINCE = 1 << 190  # since when they stand in line: later than any instant
@@ -62,7 +62,7 @@ class StoreSession(Talk):
         self._lost: tuple[int, Unreachable] | None = None  # the reading at the first call without an answer, and what failed last
         self._degraded: bool = False  # whether that has gone on for longer than the grace
         self._local: Local | None = None  # the store meanwhile, by the policies "local" and "open"
-        self._wanted_at: int = 0  # the reading when slots were wanted last
+        self._asked_at: int = 0  # the reading when the client was told to ask last
         self._asked: list[Ticket] = []  # the requests that the question under way is for, if they ask once
         super().__init__(node, pool, terms.horizon, terms.lease if pool.unit else 0, terms.slack)  # of reservations, nothing is taken ahead
 
@@ -73,8 +73,6 @@ class StoreSession(Talk):
         pool, node, local = self._pool, self._node, self._local
         here = pool.outage not in ("", "wait")  # whether the policy answers at once
         asks = (here or not self._enough(now) or bool(self._once(lacking=True))) and self._tell()
-        if asks:
-            self._wanted_at = node.read()
         if here and local is not None:
             runs, within = self._wants() if node.held_at is None else ([], -1.0)
             if runs:
@@ -134,6 +132,7 @@ class StoreSession(Talk):
         """Have the client ask that is the right one here. Returns whether there is one."""
         if not self._open:
             return False
+        self._asked_at = self._node.read()
         self.moved()
         if self.client is None:
             self.client = client_of(self._terms.source, self._key, self._node.tree.threads)
@@ -166,7 +165,7 @@ class StoreSession(Talk):
         self._unanswered()
         runs, within = ([], -1.0) if closed or node.held_at is not None else self._wants()
         gone = self._pool.give_up(self._tail, node.now()) if closed else 0
-        probes = self._degraded and reading - self._wanted_at < _INTEREST_NS
+        probes = self._degraded and reading - self._asked_at < _INTEREST_NS
         if not (super().busy or runs or gone or probes or (node.held_at is not None and node.first() is not None)):
             if not self._degraded:
                 self._lost = None
