@@ -261,16 +261,11 @@ class Talk(Provider):
 
     # Later.
 
-    @property
-    def _open(self) -> bool:
-        """Whether the store may be asked."""
-        return not self._node.closed
-
     def _later(self, ns: int) -> None:
         """Within ``ns``, look after what is in hand, untold, or paused."""
         node, loop = self._node, self._node.tree.loop
         at = node.read() + ns
-        if loop is None or not self._open or (self._timer is not None and self._timer_at <= at):
+        if loop is None or loop.closed or node.closed or (self._timer is not None and self._timer_at <= at):
             return
         self._no_timer()
         self._timer, self._timer_at = loop.call_at(at, self._on_timer), at
