@@ -49,7 +49,14 @@ class AdaptiveRate:
     __slots__ = ("_limiter", "_search")
 
     def __init__(self, limiter: Limiter, lowest: Rate | str | Number, highest: Rate | str | Number, *, refused: Number = 0.02) -> None:
-        _check_limiter(limiter)
+        if not isinstance(limiter, Limiter):
+            raise TypeError(f"AdaptiveRate() takes a Limiter, not {kind_of(limiter)}: AdaptiveRate(Limiter('10/s'), '1/s', '100/s').")
+        if limiter._node.provider.state != "local":
+            raise ValueError("AdaptiveRate(): processes share this rate. Give each an AdaptiveRate over a Limiter: they find their shares.")
+        if limiter.scheduler.members:
+            raise ValueError("AdaptiveRate(): the limiter has several rates. Use one, and KeyedLimiter(..., shared=) for the others.")
+        if limiter in _SEARCHES:
+            raise ValueError("AdaptiveRate(): the limiter has an AdaptiveRate already: aiorate.adaptive.adaptive_of(limiter) returns it.")
         least, most = Rate.of(lowest), Rate.of(highest)
         if most._slower_than(least):
             raise ValueError(f"AdaptiveRate(): lowest is {least} and highest is {most}. Give the lower rate first.")
@@ -166,14 +173,3 @@ class _Search:
 
 
 _SEARCHES: WeakKeyDictionary[Limiter, _Search] = WeakKeyDictionary()
-
-
-def _check_limiter(limiter: object) -> None:
-    if not isinstance(limiter, Limiter):
-        raise TypeError(f"AdaptiveRate() takes a Limiter, not {kind_of(limiter)}: AdaptiveRate(Limiter('10/s'), '1/s', '100/s').")
-    if limiter._node.provider.state != "local":
-        raise ValueError("AdaptiveRate(): processes share this rate. Give each an AdaptiveRate over a Limiter: they find their shares.")
-    if limiter.scheduler.members:
-        raise ValueError("AdaptiveRate(): the limiter has several rates. Use one, and KeyedLimiter(..., shared=) for the others.")
-    if limiter in _SEARCHES:
-        raise ValueError("AdaptiveRate(): the limiter has an AdaptiveRate already: aiorate.adaptive.adaptive_of(limiter) returns it.")

@@ -23,7 +23,7 @@ from aiorate._tree.node import undo
 from aiorate._tree.supply import mark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Coroutine, Hashable, Mapping
     from types import TracebackType
     from typing import Any, Literal, NoReturn
 
@@ -269,13 +269,16 @@ class Lease:
         """How much of each dimension is reserved."""
         return self._amounts.by_name()
 
-    async def __aenter__(self, *, _blocking: bool = False) -> Lease:
+    def __aenter__(self) -> Coroutine[Any, Any, Lease]:
         """Wait until everything is reserved."""
+        return self._enter()
+
+    async def _enter(self, blocking: bool = False) -> Lease:
         if self._state not in ("not entered", "refused"):
             raise RuntimeError("a lease can be entered only once. Call reserve() again for each call.")
         self._state, node, ask = "waiting", self._budget._node, (self._amounts, self._most_ns)
         try:
-            waited, _, self._taken = node.wait_blocking(*ask) if _blocking else await node.acquire(*ask)
+            waited, _, self._taken = node.wait_blocking(*ask) if blocking else await node.acquire(*ask)
             node.tree.run(mark, self._taken, held=1)
         except BaseException:  # also one of a signal handler: nothing was spent, and it may be tried again
             taken, self._taken, self._state = self._taken, (), "refused"
@@ -289,7 +292,7 @@ class Lease:
 
     def __enter__(self) -> Lease:
         """Wait in synchronous code, which needs ``scope="process"``."""
-        return finish(self.__aenter__(_blocking=True))
+        return finish(self._enter(blocking=True))
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Make the estimate final, or give it back if the block raised and ``on_error`` is ``"refund"``."""
@@ -329,7 +332,7 @@ class Lease:
             self._state, reserved = state, self._amounts
             try:
                 if used:
-                    more = tuple([used.get(place, amount) - amount for place, amount in zip(reserved.names, reserved.of, strict=False)])
+                    more = tuple([used.get(place, amount) - amount for place, amount in reserved.by_name().items()])
                     _correct(self._budget._node, Amounts(reserved.names, more), taken)
             finally:
                 mark(taken, held=-1)

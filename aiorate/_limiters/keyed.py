@@ -214,9 +214,6 @@ class Keyed(Generic[K, V]):
     def forget(self) -> None:
         """Drop every key, whatever it owes and whether or not it is in use. For tests."""
         with _lock:
-            if self._watch is not None:
-                self._past = self._totals()
-                del self._past["waiting", None]
             self._kept = OrderedDict()
 
     async def aclose(self) -> None:

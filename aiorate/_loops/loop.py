@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from asyncio import Future, InvalidStateError
+from asyncio import Future
 from collections import OrderedDict, deque
 from contextlib import suppress
 from itertools import islice
@@ -62,6 +62,8 @@ class _Request:
     """The instant since when it stands in line."""
     asked: int
     """What the clock read when it was asked for."""
+    most_ns: int | None
+    """For how long it may wait; None: as long as it takes."""
     epoch: int
     """That of its tree at the time."""
     left: bool
@@ -71,13 +73,18 @@ class _Request:
 class FutureTicket(Future[Any], _Request):
     """A request that waits: a future for its outcome."""
 
-    __slots__ = ("asked", "epoch", "left", "since", "wanted")
+    __slots__ = ("asked", "epoch", "left", "most_ns", "since", "wanted")
+
+    @property
+    def outcome(self) -> Any:
+        """None: not decided, or not before its owner was cancelled."""
+        return self.result() if self.done() and not self.cancelled() else None
 
 
 class OutcomeTicket(_Request):
     """The same where its owner awaits a signal."""
 
-    __slots__ = ("asked", "epoch", "left", "outcome", "signal", "since", "waker", "wanted")
+    __slots__ = ("asked", "epoch", "left", "most_ns", "outcome", "signal", "since", "waker", "wanted")
 
     def __init__(self, waker: Waker, signal: Any = None) -> None:
         self.outcome: Any = None
@@ -87,12 +94,6 @@ class OutcomeTicket(_Request):
     def done(self) -> bool:
         """Whether its owner may go on."""
         return self.outcome is not None
-
-    def result(self) -> Any:
-        """The outcome. Raises InvalidStateError if it was not decided."""
-        if self.outcome is None:
-            raise InvalidStateError
-        return self.outcome
 
     def set_result(self, outcome: Any, /) -> None:
         """Decide it, and let its owner go on."""

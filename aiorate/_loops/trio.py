@@ -5,6 +5,7 @@ Grants are in order; trio runs the tasks that are woken at one instant in either
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import inf, nextafter
 from typing import TYPE_CHECKING
 
@@ -57,15 +58,10 @@ class TrioLoop(OneLoop):
 
     @property
     def closed(self) -> bool:
-        if self._ended or self.forked:
-            return True
-        if self.here() is self.native:
-            return False
-        try:
-            self.native.run_sync_soon(int, idempotent=True)  # the only question that a run answers from outside
-        except _OVER:
-            self._ended = True
-        return self._ended
+        if not (self._ended or self.forked or self.here() is self.native):
+            with suppress(*_OVER):
+                self.post(int)  # the only question that a run answers from outside
+        return self._ended or self.forked
 
     @property
     def ended(self) -> bool:

@@ -153,26 +153,22 @@ class StoreClient:
 
     def _questions(self) -> list[Asked]:
         """Those of the sessions that want something, in order."""
-        self._asked, questions = [], []
+        questions: list[Asked] = []
         for session in islice([*self._wanting], _MOST):
+            self._asked.append(session)
             del self._wanting[session]
-            question: Asked | None = None
-            if session.client is self:  # else it asks in another event loop by now
-                try:
-                    question = session.question()
-                except Exception as error:  # of a clock, say: the other sessions go on
-                    session.failed(error)
+            question = session.question() if session.client is self else None  # else it asks in another event loop by now
             if question is not None:
-                self._asked.append(session)
                 questions.append(question)
+            else:
+                self._asked.pop()
         self._let_go()
         return questions
 
     def _hear(self, replies: list[object], began: float) -> None:
         """The call that began then is over."""
-        asked, self._asked = self._asked, []
         silent, self._silent = self._silent, None
-        for session, reply in zip(asked, replies, strict=True):
+        for session, reply in zip(self._asked, replies, strict=True):
             if session.client is not self:
                 continue
             failure = failure_of(reply) if isinstance(reply, Exception) else None
@@ -185,8 +181,7 @@ class StoreClient:
                 self._wanting.pop(session, None)
                 if session.unreachable(none, began - self._silent):
                     self._wanting[session] = None
-            except Exception as error:  # which does not concern the others
-                session.failed(error)
+        self._asked = []
         self._let_go()
 
     def _fail(self, error: BaseException) -> None:
@@ -268,7 +263,7 @@ class StoreClient:
             if self._ticks <= _LONGEST or self._task is None:  # by somebody else
                 raise
             self._task.uncancel()
-            replies = [TimeoutError(f"no answer within {_PATIENCE * _TICK} s")] * len(questions)
+            replies = [TimeoutError(f"none within {(_LONGEST if self._opening else _PATIENCE) * _TICK:g} s")] * len(questions)
         except Exception as error:
             replies = [error] * len(questions)
         self._decide(self._hear, replies, began)

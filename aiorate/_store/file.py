@@ -21,7 +21,7 @@ from hashlib import blake2b
 from importlib.util import find_spec
 from struct import Struct, pack, unpack_from
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 from zlib import crc32
 
@@ -137,10 +137,9 @@ class StoreFile:
         if self._descriptor >= 0 and reading - self._looked_at < _GRACE:
             return
         self._looked_at = reading
-        if self._descriptor >= 0:
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(self._descriptor), os.stat(self.path)):
-                    return
+        with suppress(OSError):  # it is not open, or no longer there
+            if os.path.samestat(os.fstat(self._descriptor), os.stat(self.path)):
+                return
         self.close()
         self._whole.clear()
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
@@ -171,6 +170,7 @@ class StoreFile:
     def _find(self, digest: bytes, wall: float) -> tuple[int, bytes]:
         """Where the record of that name is or shall be, and what is there."""
         hashed, room, first, pages = int.from_bytes(digest[:4], "little"), 0, 1, _FIRST_LEVEL
+        since_boot = time.monotonic_ns() / 1000
         while True:
             start = _PAGE * (first + hashed % pages)
             page = self._read(start, _PAGE)
@@ -180,9 +180,10 @@ class StoreFile:
                 self._whole.add(start)
             if (at := page.find(digest) - _NAME.start) % _SIZE == 0:
                 return start + at, page[at : at + _SIZE]
-            if not room:
-                places = zip(range(start, start + _PAGE, _SIZE), _ABOUT.iter_unpack(page), strict=True)
-                room = next((at for at, about in places if _rests(about, wall)), 0)
+            for place, (_, boot, unix, keep, written) in enumerate(_ABOUT.iter_unpack(page) if not room else ()):
+                if wall - unix > keep and (boot != _BOOT or since_boot - written > keep):  # at rest by both clocks, or never used
+                    room = start + place * _SIZE
+                    break
             if page.endswith(_EMPTY):  # never used, nor are the levels below
                 return room, self._read(room, _SIZE)
             first, pages = first + pages, pages * _GROWTH
@@ -203,12 +204,6 @@ def _check(data: bytes) -> None:
     """Raise OSError for a damaged record."""
     if crc32(data[_CHECK:]) != int.from_bytes(data[:_CHECK], "little") and data != _EMPTY:
         raise OSError(0, "it is damaged. Remove it, and all limits in it begin anew")
-
-
-def _rests(about: tuple[Any, ...], wall: float) -> bool:
-    """Whether a record says nothing any more, by both clocks, or was never used."""
-    _, boot, unix, keep, written = about
-    return bool(wall - unix > keep and (boot != _BOOT or time.monotonic_ns() / 1000 - written > keep))
 
 
 def _boot() -> bytes:
@@ -233,8 +228,6 @@ def file_of(path: str | os.PathLike[str]) -> StoreFile:
     """The file of that path. Raises RuntimeError on systems without its lock."""
     if not _LOCKS:
         raise RuntimeError("a limit in a file needs a lock of the kernel that Windows does not have. Use aiorate.redis there.")
-    if isinstance(path, str) and (found := _files.get(path)) is not None:  # as the path of all keys but the first
-        return found
     name = os.path.abspath(os.fsdecode(path))
     return _files.get(name) or _files.setdefault(name, StoreFile(name))
 

@@ -89,21 +89,18 @@ class Pool(Scheduler):
 
     # What the session does.
 
-    def late_of(self, need: Sequence[int], parts: Sequence[Part]) -> int:
-        """How late such a slot may be used: half of the time that it takes of the dimension that it takes least of.
-
-        That adds half of it to the bound of each dimension: no two slots in a row are both late.
-        """
-        return max(self._late, min([part.time_of(of) // 2 for part, of in zip(parts, need, strict=True) if of], default=0))
-
     def run(self, n: int, place: int, starts: list[float], need: tuple[int, ...], parts: Sequence[Part], now: int) -> Run:
-        """Slots that begin so many us after ``now``: the first of them, and by each rate. The first waited for ``place``, if not 0."""
+        """Slots that begin so many us after ``now``: the first of them, and by each rate. The first waited for ``place``, if not 0.
+
+        One may be late by half of the time that it takes of the dimension that it takes least of. That adds half of it to the bound of each
+        dimension: no two slots in a row are both late.
+        """
         first, *times = [now + ceil(us * US) for us in starts]
         paces = [(at, part.rate.permits, part.rate.period_ns * of) for at, part, of in zip(times, parts, need, strict=True) if of]
         costs = [part.time_of(of) for part, of in zip(parts, need, strict=True)]
-        slowest, late = costs.index(max(costs)), self.late_of(need, parts)
-        if self.unit and times[slowest] == max(times):  # it rules them all, and single permits may be as late as by that rate alone
-            late = self.late_of((1,), (parts[slowest],))
+        slowest = costs.index(max(costs))
+        rules = self.unit and times[slowest] == max(times)  # then single permits may be as late as by that rate alone
+        late = max(self._late, (costs[slowest] if rules else min(filter(None, costs))) // 2)
         if all(first > at for at, _, _ in paces):
             paces.append((first, 1, 0))
         return Run(need, n, late, paces, (place - 1, slowest))
@@ -236,7 +233,8 @@ class Pool(Scheduler):
         A request that gathers slots may use those that lapsed meanwhile, fewer than it needs. So a grant exceeds the slots that have not
         lapsed by at most that.
         """
-        lapsed = self.hand.lapsed(now)
+        runs = self.hand.runs
+        lapsed = sum([run.lapsed(now) for run in runs]) if runs and now > runs[0].due + runs[0].late else 0
         if not lapsed or self.calendar is not None:
             return lapsed
         if self.unit:
@@ -295,7 +293,7 @@ class Pool(Scheduler):
 
     def _standings(self, now: int) -> list[Standing]:
         """The burst of all processes; the slots in hand that are due, and those that the store had free when it answered last."""
-        due = max(self.hand.by(now) - self._lapsed(self.need(1), now), 0) if self.unit else 0
+        due = max(sum([run.by(now) for run in self.hand.runs]) - self._lapsed(self.need(1), now), 0) if self.unit else 0
         told = [level.standing(part, due, now) for part, level in zip(self.parts, self.levels, strict=True)]
         if self.outage in ("raise", "wait"):
             told = [(0, NOBODY_KNOWS)] * len(told)
@@ -309,7 +307,7 @@ class Pool(Scheduler):
         check_window(window, largest)
         if self.calendar is not None:
             return self.calendar.bound(window, largest)
-        lates = [(part, self.late_of((1,), (part,))) for part in self.parts]
+        lates = [(part, max(self._late, part.time_of(1) // 2)) for part in self.parts]
         longest = max([late for _, late in lates])
         # A slot that a slower rate delayed may be later than those of a faster one, and there is one at a time.
         most = min([part.burst + part.rate._permits_in(window + late) + (longest > late) for part, late in lates])

@@ -36,7 +36,7 @@ KEY = "aiorate:"
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
 _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
-_SINCE = 1 << 190  # since when they stand in line, and for how long they may wait: later than any instant
+_SINCE = 1 << 190  # since when they stand in line: later than any instant
 _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
 _OPEN = Fraction(10**30)  # what "open" has of the limits: no amount takes any time
 _LATEST_UNIX_NS = 10**19  # the year 2286
@@ -72,15 +72,16 @@ class StoreSession(Talk):
         """Slots may be wanted at that instant. Returns whether to wait for the store, which is asked. Raises EngineUnavailable."""
         pool, node, local = self._pool, self._node, self._local
         here = pool.outage not in ("", "wait")  # whether the policy answers at once
-        asks = (here or bool(self._once(lacking=True)) or not self._enough(now)) and self._tell()
+        asks = (here or not self._enough(now) or bool(self._once(lacking=True))) and self._tell()
         if asks:
             self._wanted_at = node.read()
         if here and local is not None:
             runs, within = self._wants() if node.held_at is None else ([], -1.0)
             if runs:
-                sent = Sent(node.read(), node.now(), runs, local.parts, within >= 0)
-                answer = local.ask(self._question(runs, within), sent.at)
-                self._book(answer, sent, sent.now)
+                sent, asked = self._ask_for(runs, within, 0.0, self._clock)
+                self._take_back(sent, nothing=True)  # of what the store is yet to hear
+                answer = local.ask(asked, sent.at)
+                self._book(answer, sent._replace(parts=local.parts), sent.now)
                 self._refuse(answer)
                 pool.alone = range(pool.alone.start, sent.now + 1)
         elif here and self._lost is not None and pool.refused and pool.hand.find(pool.refused)[1] is None:
@@ -206,8 +207,7 @@ class StoreSession(Talk):
         self._book(answer, sent, received - node.offset)
         if answer.runs:
             self._came = sum([n for n, _, _ in answer.runs])
-            if self._lease:
-                pool.asks_below = self._came // 2
+            pool.asks_below = self._came // 2 if self._lease else -1
         if self._news:
             self._tell()
         if not node.closed:  # else the next question returns these slots
@@ -292,7 +292,7 @@ class StoreSession(Talk):
         if lost or wait is None or wait > most:
             node.wait_counters.refused += 1
             raise too_long(permits, most_ns, wait)
-        return _ONCE_NS, _SINCE + most_ns
+        return _ONCE_NS, _SINCE
 
     def _once(self, lacking: bool = False) -> list[Ticket]:
         """Those in line, before whom nobody waits; or those for which there are not enough slots."""
@@ -305,7 +305,7 @@ class StoreSession(Talk):
         """Those to which an answer gives nothing, of those that were asked for; without one, all in line."""
         over = self._once() if answer is None else [ticket for ticket, run in zip(self._asked, answer.runs, strict=False) if not run[0]]
         if over:
-            self._node.expire((ticket, ticket.since - _SINCE) for ticket in over if not (ticket.left or ticket.done()))
+            self._node.expire(over)
 
     # Later.
 

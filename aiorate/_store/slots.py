@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate._rate import Rate, ceil_div
@@ -137,7 +138,7 @@ class Hand:
         """Add slots."""
         self.runs += runs
         self.count += sum([run.n for run in runs])
-        self.runs.sort(key=_due)
+        self.runs.sort(key=attrgetter("due"))
 
     def clear(self) -> list[Run]:
         """Give up all slots. Returns them."""
@@ -155,15 +156,6 @@ class Hand:
                 return
             del self.runs[0]
             count -= run.n
-
-    def lapsed(self, now: int) -> int:
-        """How many slots have lapsed."""
-        runs = self.runs
-        return sum([run.lapsed(now) for run in runs]) if runs and now > runs[0].due + runs[0].late else 0
-
-    def by(self, instant: int) -> int:
-        """How many slots are due by that instant."""
-        return sum([run.by(instant) for run in self.runs])
 
     def last_due(self) -> int:
         """When the last slot is due."""
@@ -191,10 +183,6 @@ class Hand:
         """The sum of each dimension, but for slots that have lapsed."""
         left = [(run.n - run.lapsed(now), run.amounts) for run in self.runs]
         return [sum([count * amounts[j] for count, amounts in left]) for j in range(dimensions)]
-
-
-def _due(run: Run) -> int:
-    return run.due
 
 
 def check_memory(call: str, rate: Rate, burst: int) -> None:

@@ -157,18 +157,14 @@ class Talk(Provider):
         since = 0.0 if oldest is None else max(now - oldest - _ROUGHLY_NS, 0) / US
         edges = () if pool.calendar is None else self._windows(pool.parts[0], unix)
         rows = [row(part, own - gone, edges) for part, own in zip(pool.parts, more, strict=True)]
-        question = self._question(runs, within, pause, age, since, int(gone > 0))._replace(limits=rows)
-        return Sent(reading, now, runs, pool.parts, within >= 0, more, oldest, news), question
-
-    def _question(self, runs: Runs, within: float, pause: float = -1.0, age: float = 0.0, oldest: float = 0.0, gone: int = 0) -> Question:
-        pool, horizon, reach, took = self._pool, self._horizon / US, MOST, self._pool.answer_ns
+        horizon, reach, took = self._horizon / US, MOST, pool.answer_ns / US
         if not pool.unit and pool.calendar is None:  # a budget books no longer ahead than some requests like the first take
             costs = [min(part.time_of(of), MOST_NS) / US for _, need in runs[:1] for of, part in zip(need, pool.parts, strict=True)]
             horizon = min(horizon, max(_CHUNK * max(costs, default=0.0), _SHORTEST_US))
-            reach = max(horizon, took / US)
-        far = took / US if took > 1 else -1.0
+            reach = max(horizon, took)
+        told = pause, horizon, reach, within, age, self._number, since, took if pool.answer_ns > 1 else -1.0, self._seat, int(gone > 0)
         capped = [(min(n, MOST), [min(of, MOST) for of in need]) for n, need in runs]
-        return Question(pause, horizon, reach, within, age, self._number, oldest, far, self._seat, gone, self._slack / US, (), capped)
+        return Sent(reading, now, runs, pool.parts, within >= 0, more, oldest, news), Question(*told, self._slack / US, rows, capped)
 
     def _windows(self, part: Part, unix: int) -> list[int]:
         """The edges of the present window and of the next two; Unix times in ns."""

@@ -216,7 +216,7 @@ class Local:
     def ask(self, question: Question, reading: int) -> Answer:
         """The answer to that question."""
         corrected = [row(part, 0 if self._value else part.burst - 1) for part in self.parts]
-        answer = Answering(reading / 1000, question._replace(took=-1, limits=corrected), self._value, None, False).answer
+        answer = Answering(reading / 1000, question._replace(pause=-1, took=-1, limits=corrected), self._value, None, False).answer
         self._value = answer.numbers
         for (n, _, _), (_, need) in zip(answer.runs, question.runs, strict=False):
             self.spent = [own + int(n * of) for own, of in zip(self.spent, need, strict=True)]

@@ -152,21 +152,20 @@ class Decisions:
         self.attend()  # it may have ended meanwhile
 
     def _keep(self) -> None:
-        me, wait = threading.current_thread(), 0.0
+        me, wait = threading.current_thread(), 0
         while self._thread is me:
-            rung = self._bell.acquire(timeout=wait)
+            rung = self._bell.acquire(timeout=wait / NS_PER_SECOND)
             self.lock.acquire()
             with suppress(SystemExit):  # of a callback: without this thread, all others would wait for ever
                 self._decide(partial(call_back, self._alarms.call_due, "in the thread that keeps the time"))
             with self.lock:  # what followed the decision may have set an alarm
                 first = self._alarms.first
-                if first is None and not (rung or self.waiting or wait < LINGER_NS / NS_PER_SECOND):
+                if first is None and not (rung or self.waiting or wait < LINGER_NS):
                     self._thread = None  # first: whoever posts something now starts another thread
                     if not self.soon:
                         return
                     self._thread = me
             wait = LINGER_NS if first is None else min(max(first - monotonic_ns(), 0), LINGER_NS)
-            wait /= NS_PER_SECOND
 
 
 decisions = Decisions()

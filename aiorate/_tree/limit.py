@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 from aiorate._rate import Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._schedulers.interface import Scheduler
-from aiorate._tree.line import outcome_of
 from aiorate._tree.node import Node, undo
 from aiorate._tree.refusals import full, named, no_lease, too_large, too_long
 from aiorate._tree.supply import SAME, mark
@@ -59,30 +58,30 @@ class Limit(Node):
                 return found
             if loop is None or found[1][0][2] + self.offset < loop.check.until or not loop.starved():
                 return found
-            ticket = self.ticket_for(permits, since, None)
+            ticket = self.ticket_for(permits, since)
             self._resuming(found[1], 1)
             ticket.set_result((*found, ticket.asked, None))
         except Exception as error:
             if (loop := self.tree.loop) is None or not loop.starved():
                 raise
-            ticket = self.ticket_for(permits, since, None)
+            ticket = self.ticket_for(permits, since)
             ticket.set_result(error)
         return ticket
 
     def decide(self, permits: Permits, most_ns: int | None, since: int | None, ticket: Ticket | None = None) -> Answer:
         """What `ask` does, whether the loop is starved or not. ``ticket`` is that of a caller in another thread."""
-        bounded = most_ns is not None or self.max_waiting is not None
+        bounded, wait_ns = most_ns is not None or self.max_waiting is not None, most_ns
         if self.above is not None or bounded or ticket is not None or self.line.head is None or self.closed:  # else it waits
             found = self.take(permits, since)
             if found is not None:
                 return found
             if bounded or self.shut:
-                most_ns, since = self._admit(permits, most_ns, since)
-        ticket = self.ticket_for(permits, since, ticket)
+                wait_ns, since = self._admit(permits, most_ns, since)
+        ticket = self.ticket_for(permits, since, ticket, most_ns)
         self.join(ticket)
-        if most_ns is not None:
+        if wait_ns is not None:
             try:
-                self.tree.limit_wait(self, ticket.asked + most_ns, (ticket, most_ns))
+                self.tree.limit_wait(self, ticket.asked + wait_ns, ticket)
             except BaseException:  # no timer
                 Limit.give_up(self, ticket)
                 raise
@@ -147,7 +146,7 @@ class Limit(Node):
 
         Returns the nanoseconds waited, the instant for which the request was scheduled, and what was taken. Told are those who watch.
         """
-        outcome = ticket.result()
+        outcome = ticket.outcome
         if isinstance(outcome, BaseException):
             raise outcome
         at, taken, reading, limited_by = outcome
@@ -165,7 +164,7 @@ class Limit(Node):
 
     def give_up(self, ticket: Ticket) -> None:
         """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never waits. An error is a strategy's."""
-        outcome, current = outcome_of(ticket), ticket.epoch == self.tree.epoch
+        outcome, current = ticket.outcome, ticket.epoch == self.tree.epoch
         if outcome is None:
             self.wait_counters.cancelled += 1
             if current:

@@ -7,11 +7,9 @@ Knows nothing of rates or time, nor who wakes a waiter.
 
 from __future__ import annotations
 
-from asyncio import CancelledError, InvalidStateError
 from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from aiorate._loops.loop import FutureTicket, OutcomeTicket
 from aiorate._schedulers.amounts import first_of
 from aiorate._tree.fair_queue import FairQueue, Flow
 
@@ -28,14 +26,6 @@ _SMALL = 32
 _COUNTED = 256  # limits below that a question counts
 
 
-def outcome_of(ticket: Ticket) -> Any:
-    """Its outcome; None: not decided, or not before its owner was cancelled."""
-    try:
-        return ticket.result()
-    except (InvalidStateError, CancelledError):
-        return None
-
-
 class Line(Generic[N]):
     """Requests in order, and turns among them and the limits below. Made when somebody first waits, or others share the limit.
 
@@ -47,8 +37,8 @@ class Line(Generic[N]):
     def __init__(self) -> None:
         self.total: Permits = 0
         """The permits of all its own requests."""
-        self.turns: FairQueue[Ticket | N] | None = None
-        """The limits below, and the first request; None: nobody shares this limit."""
+        self.turns: FairQueue[N | None] | None = None
+        """The limits below, and None for the first request; None: nobody shares this limit."""
         self.head: Ticket | None = None
         """The first request: among the turns or, without these, for which the timer is set."""
         self._own = Flow(1)  # of the requests, among the turns
@@ -119,12 +109,12 @@ class Line(Generic[N]):
                 turns.leave(own)
             self.head = request
             if request is not None:
-                turns.join(own, first_of(request.wanted), request)
+                turns.join(own, first_of(request.wanted), None)
         found = turns.first()
         if found is None:
             turns.forget()
             return None
-        return found[1]
+        return request if found[1] is None else found[1]
 
     def grant(self, flow: Flow | None = None) -> None:
         """The first request of that limit below is granted; None: its own."""
@@ -172,17 +162,14 @@ class Line(Generic[N]):
 
     def below(self) -> list[tuple[Flow, N]]:
         """The limits below whose first stands here, in no order."""
-        return (
-            []
-            if self.turns is None
-            else [(flow, each) for flow, each in self.turns.requests() if not isinstance(each, (FutureTicket, OutcomeTicket))]
-        )
+        return [] if self.turns is None else [(flow, each) for flow, each in self.turns.requests() if each is not None]
 
     def ahead(self, ahead: Permits, flow: Flow | None = None) -> list[Ticket | N]:
         """Those who are served before a request with so many permits ``ahead`` of it in its own flow: a limit's below, or the line's."""
         if self.turns is None or not self.turns.length:
             return []
-        return self.turns.before(self._own if flow is None else flow, first_of(ahead), _COUNTED)
+        before = self.turns.before(self._own if flow is None else flow, first_of(ahead), _COUNTED)
+        return [each for request in before if (each := self.head if request is None else request) is not None]
 
 
 NOBODY: Line[Any] = Line()

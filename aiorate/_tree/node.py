@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from aiorate._loops.loop import Ticket, Waker
     from aiorate._schedulers.amounts import Permits
-    from aiorate._tree.tree import Limited, Tree
+    from aiorate._tree.tree import Tree
 
 
 _ESTIMATED = 32  # requests that time out in one wake-up whose errors say how long each would have waited
@@ -82,7 +82,7 @@ class Node(Supply):
             self.meter.above = above.meter
         self.open_meter()
 
-    def ticket_for(self, permits: Permits, since: int | None, ticket: Ticket | None) -> Ticket:
+    def ticket_for(self, permits: Permits, since: int | None, ticket: Ticket | None = None, most_ns: int | None = None) -> Ticket:
         """The ticket of a request that is asked for now. ``ticket`` is that of a caller in another thread; None: it is made here."""
         tree, waker = self.tree, self.waker
         if ticket is None:
@@ -98,7 +98,7 @@ class Node(Supply):
         if ticket is None:
             ticket = waker.ticket()
         ticket.wanted, ticket.since, ticket.left = permits, self.now() if since is None else since, False
-        ticket.asked, ticket.epoch = self.read(), tree.epoch
+        ticket.asked, ticket.most_ns, ticket.epoch = self.read(), most_ns, tree.epoch
         return ticket
 
     def join(self, ticket: Ticket) -> None:
@@ -423,26 +423,26 @@ class Node(Supply):
         there = above._wait_for(up, above.look_now(), ahead_up, self)
         return None if there is None else max(wait, there)
 
-    def expire(self, over: Iterable[Limited]) -> None:
+    def expire(self, over: Iterable[Ticket]) -> None:
         """Fail those requests in line that are not due either."""
         levels = [self]
         while (above := levels[-1].above) is not None:
             levels.append(above)
         for level in reversed(levels):
             level.look_now()
-        late = list(over)  # that are still in line
-        for ticket, _ in late:
+        late = [ticket for ticket in over if not (ticket.left or ticket.done())]
+        for ticket in late:
             self.wait_counters.refused += 1
             self.line.leave(ticket)
         more: int | None = 0
-        for place, (ticket, most_ns) in enumerate(late):
+        for place, ticket in enumerate(late):
             if place < _ESTIMATED:
                 try:
                     more = self.wait_for(ticket.wanted, self.now())
                 except Exception:  # of a strategy, a clock, or a store that is lost: those that left the line must be told
                     more = None
-            ticket.set_result(overdue(ticket.wanted, most_ns, more))
-        if any(ticket is self.line.head for ticket, _ in late):
+            ticket.set_result(overdue(ticket.wanted, ticket.most_ns or 0, more))
+        if any(ticket is self.line.head for ticket in late):
             self.look_if_alive()
 
     def dismiss(self) -> None:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from functools import partial
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
 
 from aiorate._loops.loop import call_back
 from aiorate._loops.table import loop_of, running_loop
-from aiorate._tree.line import outcome_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import ParamSpec, TypeVar
 
     from aiorate._loops.loop import Clock, Handle, Loop, Ticket
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-# A request that waits for a limited time: its ticket, and the ns for which it may wait.
-Limited = tuple["Ticket", int]
 _SMALL = 32
 
 _IN_USE = (
@@ -36,23 +33,7 @@ _IN_USE = (
 )
 
 
-class Member(Protocol):
-    """A limit, for its tree."""
-
-    wake_at: int | None
-    """The reading of the clock at which it is looked at; None: it is not."""
-
-    def ring(self) -> None:
-        """The first is due."""
-
-    def expire(self, over: Iterable[Limited]) -> None:
-        """Fail those requests in line that are not due either."""
-
-    def fail(self, error: BaseException) -> None:
-        """Fail every request in line."""
-
-    def disband(self, forked: bool) -> None:
-        """The loop is no longer used: every request in line fails, if its loop can still wake it."""
+Member: TypeAlias = Any  # a `Node`, which knows its tree
 
 
 class Tree:
@@ -133,7 +114,7 @@ class Tree:
         self._set_for: int | None = None
         self._early = 0  # how often the timer fired before that reading
         self._fired_at: int | None = None
-        self._heap: list[tuple[int, int, Member, Limited | None]] = []
+        self._heap: list[tuple[int, int, Member, Ticket | None]] = []
         self._most = _SMALL  # entries before those that are over are removed
         self._number = 0
 
@@ -171,21 +152,20 @@ class Tree:
         elif self._heap:  # the first may be of a request that was just granted
             self._aim()
 
-    def limit_wait(self, limit: Member, until: int, request: Limited) -> None:
+    def limit_wait(self, limit: Member, until: int, ticket: Ticket) -> None:
         """Have a request in line fail at that reading."""
         self._number += 1  # of requests with the same deadline, the first to join gives up first
-        heappush(self._heap, (until, self._number, limit, request))
+        heappush(self._heap, (until, self._number, limit, ticket))
         self._aim()
 
     def left(self, ticket: Ticket) -> None:
         """A request left undecided, perhaps one with a deadline."""
-        first = self._heap[0][3] if self._heap else None
-        if first is not None and first[0] is ticket:
+        if self._heap and self._heap[0][3] is ticket:
             self._aim()
 
-    def _holds(self, entry: tuple[int, int, Member, Limited | None]) -> bool:
-        at, _, limit, request = entry
-        return limit.wake_at == at if request is None else _waits(request[0])
+    def _holds(self, entry: tuple[int, int, Member, Ticket | None]) -> bool:
+        at, _, limit, ticket = entry
+        return bool(limit.wake_at == at if ticket is None else not (ticket.left or ticket.done()))
 
     def _aim(self) -> None:
         heap = self._heap
@@ -220,29 +200,25 @@ class Tree:
         assert loop is not None  # which has called
         self._handle = self._fired_at = None
         due: list[Member] = []  # a limit that wants to be looked at again waits for the loop to turn, even if the clock stands still
-        over: dict[Member, dict[Ticket, Limited]] = {}
+        over: dict[Member, list[Ticket]] = {}
         most = loop.most
         try:
             self._fired_at = reading = loop.read()
             while heap and heap[0][0] <= reading and most:
                 entry = heappop(heap)
                 if self._holds(entry):
-                    _, _, limit, request = entry
-                    if request is None:
+                    _, _, limit, ticket = entry
+                    if ticket is None:
                         limit.wake_at = None
                         due.append(limit)
                     else:
                         most -= 1
-                        over.setdefault(limit, {})[request[0]] = request  # a store gives some a nearer deadline, too
+                        over.setdefault(limit, []).append(ticket)
             for limit in due:
                 limit.ring()
-            for limit, requests in over.items():
-                limit.expire(request for request in requests.values() if _waits(request[0]))
+            for limit, tickets in over.items():
+                limit.expire(tickets)
             self._aim()
         except Exception as error:  # a broken clock: nobody hangs
             for limit in dict.fromkeys([*due, *over, *[entry[2] for entry in heap]]):
                 limit.fail(error)
-
-
-def _waits(ticket: Ticket) -> bool:
-    return not (ticket.left or ticket.done()) and outcome_of(ticket) is None

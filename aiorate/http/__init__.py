@@ -90,7 +90,7 @@ def blocking_hooks(
     The arguments are those of `hooks`. The limiter needs ``scope="process"``. A request in a thread whose event loop is running raises
     RuntimeError.
     """
-    way = Way("blocking_hooks()", limiter, key, cost, max_wait, feedback, blocks=True)
+    way = Way("blocking_hooks()", limiter, key, cost, max_wait, feedback)
     return {"request": [way.enter_blocking], "response": [way.hear]}
 
 
@@ -115,8 +115,7 @@ def limit_transport(
         raise TypeError(f"limit_transport() takes a transport, such as httpx2.AsyncHTTPTransport(), not {kind_of(inner)}.")
     # Derived from the package's classes, because httpx-retries and the packages' types ask for these classes by name.
     kind: Any = type("LimitedTransport", (_LimitedTransport, *bases), {"__module__": __name__})
-    blocks = not any(base.__name__ == "AsyncBaseTransport" for base in bases)
-    limited: AnyTransport = kind(inner, Way("limit_transport()", limiter, key, cost, max_wait, feedback, blocks))
+    limited: AnyTransport = kind(inner, Way("limit_transport()", limiter, key, cost, max_wait, feedback))
     return limited
 
 

@@ -79,9 +79,7 @@ _under_way: WeakKeyDictionary[Limiter | Budget, dict[tuple[int, int], int]] = We
 class Way:
     """What an adapter was made with. ``call`` names it in error messages."""
 
-    def __init__(
-        self, call: str, limiter: AnyLimiter, key: Key, cost: Cost, max_wait: Duration | None, feedback: bool, blocks: bool = False
-    ) -> None:
+    def __init__(self, call: str, limiter: AnyLimiter, key: Key, cost: Cost, max_wait: Duration | None, feedback: bool) -> None:
         limit = limiter.limiter if isinstance(limiter, AdaptiveRate) else limiter
         if not isinstance(limit, (Limiter, Budget, KeyedLimiter, Mapping)):
             raise TypeError(
@@ -92,9 +90,6 @@ class Way:
             raise TypeError(f"{call}: there is only one limit. Leave key= out, or pass one limiter for each key, such as a KeyedLimiter.")
         if isinstance(limit, Budget) and not (cost is None and max_wait is None and feedback):
             raise TypeError(f"{call}: a Budget only observes responses. Give no other option, and reserve() around each request.")
-        narrow = limit.scope == "loop" if isinstance(limit, KeyedLimiter) else isinstance(limit, (Limiter, Budget)) and not limit._may_block
-        if blocks and narrow:
-            raise RuntimeError(f"{call}: this limiter is for one event loop. For a synchronous client, create it with scope='process'.")
         if max_wait is not None:
             duration_to_ns(max_wait, f"{call[:-1]}max_wait)", NO_BOUND)
         self._call, self._limit, self._key, self._cost, self._max_wait, self._feedback = call, limit, key, cost, max_wait, feedback

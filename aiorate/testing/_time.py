@@ -104,8 +104,7 @@ class ManualClock:
         while (first := self._first()) is not None and first.instant <= until:
             self._until(max(first.instant, self._now))
             await _settle()
-        self._until(until)
-        await _settle()
+        self._now = max(self._now, until)
 
     @property
     def timers(self) -> int:

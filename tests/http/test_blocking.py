@@ -122,11 +122,12 @@ def test_a_transport_of_both_kinds_serves_both(package: Any) -> None:
     assert isinstance(both, (package.BaseTransport, package.AsyncBaseTransport))
 
 
-def test_the_scope_of_a_loop_is_refused(client_with: Any) -> None:
-    """At once. The error says what to write."""
+def test_the_scope_of_a_loop_is_refused(client_with: Any, server: Server) -> None:
+    """Before anything is sent. The error says what to write."""
     for limiter in (Limiter("10/s"), KeyedLimiter[str](lambda key: "1/s")):
-        with pytest.raises(RuntimeError, match=r"scope='process'"):
-            client_with(limiter)
+        with client_with(limiter) as client, pytest.raises(RuntimeError, match=r"scope='process'"):
+            client.get("/")
+    assert server.arrivals == []
 
 
 def test_in_a_thread_whose_loop_runs_nothing_is_sent(client_with: Any, server: Server) -> None:

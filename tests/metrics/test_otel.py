@@ -12,6 +12,7 @@ import pytest
 from opentelemetry import trace
 
 import aiorate
+import aiorate.adaptive
 from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, TokenBucket
 from aiorate.adaptive import AdaptiveRate
 from aiorate.otel import instrument
