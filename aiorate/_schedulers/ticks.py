@@ -49,12 +49,13 @@ class Pacing(Metered):
             check_ns("start", start)
         numbers = self._measure(Rate.of(rate))
         self._line: Meter = PureMeter() if numbers is NO_LINE else Meter(numbers)
-        self._start(start)
+        self.reset(start)
 
-    def _start(self, start: int | None) -> None:
+    def reset(self, now: int | None) -> None:
+        """Owe nothing, with the store of a new scheduler, from now on or, if that is None, from the first request on."""
         self._latest, self._lost, self._line.cut = None, 0, 0
         self._stored = self._most or 0 if self._starts_full else 0
-        self._line.due = None if start is None else start * self._unit
+        self._line.due = None if now is None else now * self._unit
 
     def _measure(self, rate: Rate) -> tuple[int, int, float, int]:
         self.rate = rate
@@ -133,10 +134,6 @@ class Pacing(Metered):
     def _rescaled(self, unit: int, cost: int) -> int:
         """The store, which was filled at that `_unit` and `_cost`."""
         return self._stored * self._unit // unit  # rounded down: no fraction of a permit is given
-
-    def reset(self, now: int) -> None:
-        """Owe nothing, with the store of a new scheduler."""
-        self._start(now)
 
     def available(self, now: int) -> int:
         """The slots that are due by now and, where stored permits are free, those in the store."""
