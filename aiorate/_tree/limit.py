@@ -11,8 +11,8 @@ from aiorate._rate import Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._schedulers.interface import Scheduler
 from aiorate._tree.node import Node, undo
-from aiorate._tree.refusals import full, named, no_lease, too_large, too_long
-from aiorate._tree.supply import SAME, mark
+from aiorate._tree.refusals import full, no_lease, too_long
+from aiorate._tree.supply import SAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,12 +71,11 @@ class Limit(Node):
     def decide(self, permits: Permits, most_ns: int | None, since: int | None, ticket: Ticket | None = None) -> Answer:
         """What `ask` does, whether the loop is starved or not. ``ticket`` is that of a caller in another thread."""
         bounded, wait_ns = most_ns is not None or self.max_waiting is not None, most_ns
-        if self.above is not None or bounded or ticket is not None or self.line.head is None or self.closed:  # else it waits
+        if self.above is not None or bounded or ticket is not None or self.line.head is None:  # else it waits
             found = self.take(permits, since)
             if found is not None:
                 return found
-            if bounded or self.shut:
-                wait_ns, since = self._admit(permits, most_ns, since)
+            wait_ns, since = self._admit(permits, most_ns, since)
         ticket = self.ticket_for(permits, since, ticket, most_ns)
         self.join(ticket)
         if wait_ns is not None:
@@ -89,8 +88,8 @@ class Limit(Node):
 
     def _admit(self, permits: Permits, most_ns: int | None, since: int | None) -> tuple[int | None, int | None]:
         """How long a request that was refused may stand in line, and since when. Raises its error if it may not."""
-        if self.shut:
-            raise self.closed_error(named(permits))
+        if (error := self.impossible(permits)) is not None:
+            raise error
         if self.max_waiting is not None:
             self.here()  # the lines of a loop that was left do not count
             most, others = self.max_waiting
@@ -174,11 +173,6 @@ class Limit(Node):
                 self._resuming(outcome[1], -1)
             undo(outcome[1])
 
-    def _resuming(self, taken: Taken, tasks: int) -> None:
-        """So many more tasks have yet to go on with a grant."""
-        self.tree.resuming += tasks
-        mark(taken, tasks)
-
     def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, int, Taken]:
         """Block this thread until the permits are granted; returns what `go_on` does."""
         raise RuntimeError(
@@ -209,7 +203,7 @@ class Limit(Node):
 
     def permits_in_line(self) -> int:
         """The permits of all who wait there; of each limit below, those of its first."""
-        return sum([count_of(below.wanted) for _, below in self.line.below()], count_of(self.line.total))
+        return sum([count_of(below.wanted) for below in self.line.below()], count_of(self.line.total))
 
     def available(self) -> int:
         """How many permits a newcomer would get at once."""
@@ -232,7 +226,7 @@ class Limit(Node):
         elif not self.begun:
             self.follow(loop.read)  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
         now = self.now()  # which ends a pause that is over
-        if self.resuming or self.held or self.altered or self.is_held or self.provider.busy:
+        if self.resuming or self.altered or self.is_held or self.provider.busy:
             return False
         return self.permitted._rested(now)
 
@@ -350,17 +344,10 @@ class Limit(Node):
 
     def _rate_changed(self) -> None:
         """The scheduler has another rate: requests in line that can no longer be granted fail, and the others are timed again."""
-        line, most = self.line, self.scheduler.max_permits
         self.own_counters().unused = 0  # a part of a permit, measured by the old rate
-        if most is not None:
-            for ticket in line:
-                if self.exceeded(ticket.wanted) is not None:
-                    line.leave(ticket)
-                    ticket.set_result(too_large(ticket.wanted, most, "now"))
-            for _, below in line.below():
-                if self.exceeded(below.wanted) is not None:
-                    below._leave_above()
-                    below.look()
+        for each in (*self.line, *self.line.below()):
+            if (error := self.impossible(each.wanted)) is not None:
+                self._refuse(each, error)
         self.changed()
 
     def observe(
@@ -417,7 +404,7 @@ class Limit(Node):
         if self.above is not None or self.scheduler._owner is _KEY:
             raise ValueError("it belongs to another key, or shares a limit, already: make one for each key.")
         if above is not None:
-            if self.line.is_waited_in or self.resuming or self.held:
+            if self.line.is_waited_in or self.resuming:
                 raise ValueError("it is in use already: make one that is not.")
             levels: list[Node] = [self]
             top: Node | None = above

@@ -19,7 +19,7 @@ from aiorate._schedulers.token_pool import TokenPool
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.line import NOBODY, Line
 from aiorate._tree.refusals import overdue
-from aiorate._tree.supply import SAME, Supply, mark, take_all
+from aiorate._tree.supply import SAME, Supply, take_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -124,7 +124,6 @@ class Node(Supply):
     def leave(self, ticket: Ticket) -> None:
         """An undecided request leaves the line. Never raises."""
         self.line.leave(ticket)
-        self.tree.left(ticket)
         if ticket is self.line.head:
             self.look_if_alive()
 
@@ -207,7 +206,7 @@ class Node(Supply):
             permits = first.wanted
             if above is not None:
                 up = self.permits_above(permits)
-                if (error := self._impossible(up)) is not None:
+                if (error := above.impossible(up)) is not None:
                     self._refuse(first, error)
                     continue
                 if up:
@@ -241,15 +240,14 @@ class Node(Supply):
             served = at
             line.grant()
 
-    def _refuse(self, first: Ticket | Node, error: BaseException) -> None:
-        """The first can never be granted above."""
-        self._leave_above()
-        if isinstance(first, Node):  # which finds that out too
-            first._leave_above()
-            first._look()
+    def _refuse(self, each: Ticket | Node, error: BaseException) -> None:
+        """That one in line can never be granted."""
+        if isinstance(each, Node):  # which finds that out too
+            each._leave_above()
+            each._look()
         else:
-            self.line.remove_first()
-            first.set_result(error)
+            self.line.leave(each)
+            each.set_result(error)
 
     def _set_due(self, at: int) -> None:
         """The first is due at that instant, and stands above no longer."""
@@ -275,6 +273,12 @@ class Node(Supply):
             self.standing, self.since = first, above.now() - min(late, above.catch_up)
             above.line.join_below(self.flow, up, self)
         self.wanted = up  # equal amounts, but perhaps of another request, which notes what it waited for
+
+    def _resuming(self, taken: Taken, tasks: int) -> None:
+        """So many more tasks have yet to go on with a grant."""
+        self.tree.resuming += tasks
+        for limit, _, _ in taken:
+            limit.resuming += tasks
 
     def _leave_above(self) -> None:
         """The first stands above no longer."""
@@ -318,8 +322,7 @@ class Node(Supply):
         except InvalidStateError:  # as in _decide()
             undo(taken, look=False)
             return _stand_anew(limits)
-        mark(taken, resuming=1)
-        self.tree.resuming += 1
+        self._resuming(taken, 1)
         lower: Node | None = None
         for limit, _, _ in taken:
             if limit is not self:  # the next ones could not stand above before
@@ -358,15 +361,12 @@ class Node(Supply):
 
     def _fail(self, error: BaseException) -> None:
         line = self.line
-        request = line.first_request()
-        while request is not None:
-            line.remove_first()
-            request.set_result(copy_of(error))
-            request = line.first_request()
-        for flow, below in line.below():
-            below.standing = None
-            line.leave_below(flow)
+        for ticket in line:
+            self._refuse(ticket, copy_of(error))
+        for below in line.below():
+            below._leave_above()
             below._fail(error)
+        line.first()  # nobody
         self._set_due(NOBODY_KNOWS)
 
     def close(self, error: BaseException) -> None:
@@ -379,9 +379,12 @@ class Node(Supply):
     def disband(self, forked: bool) -> None:
         """The loop is no longer used: every request in line fails, if its loop can still wake it."""
         waker, self.waker = self.waker, None
-        tickets = self.line.clear()
-        if self.line.turns is None:
-            self.line = NOBODY
+        tickets, shared = list(self.line), self.line.turns is not None
+        self.line = NOBODY
+        if shared:
+            self._made_line().share()
+        if self.flow is not None:
+            self.flow = Flow(self.flow.weight)
         if waker is not None:
             for ticket in [] if forked else tickets:  # else the waiting tasks are in another process
                 try:
@@ -404,6 +407,8 @@ class Node(Supply):
     def _wait_for(self, permits: Permits, now: int, ahead: Permits, below: Node | None) -> int | None:
         """Nanoseconds until the permits are granted here and above to a request with ``ahead`` permits before it in its own line."""
         above = self.above
+        if self.impossible(permits) is not None:
+            return None
         for each in self.line.ahead(ahead, None if below is None else below.flow or Flow(1)):
             ahead += each.wanted
         at = max(self._peek(permits, now, ahead), now)
@@ -418,18 +423,12 @@ class Node(Supply):
             up, ahead_up = 1, ahead_up - 1
         if not up:
             return wait
-        if above.shut or above.exceeded(up) is not None:
-            return None
         there = above._wait_for(up, above.look_now(), ahead_up, self)
         return None if there is None else max(wait, there)
 
     def expire(self, over: Iterable[Ticket]) -> None:
         """Fail those requests in line that are not due either."""
-        levels = [self]
-        while (above := levels[-1].above) is not None:
-            levels.append(above)
-        for level in reversed(levels):
-            level.look_now()
+        self.look_now()
         late = [ticket for ticket in over if not (ticket.left or ticket.done())]
         for ticket in late:
             self.wait_counters.refused += 1
@@ -447,9 +446,6 @@ class Node(Supply):
 
     def dismiss(self) -> None:
         """Nobody asks it again: its key was evicted."""
-        self.tree.forget(self)
-        if self.wake_at is not None:
-            self.tree.wake(self, None)
         if self.waker is not None:
             self.waker.retire()
             self.waker, self.line = None, NOBODY
@@ -497,6 +493,5 @@ def copy_of(error: BaseException) -> BaseException:
         twin = copy(error)
     except Exception:  # its class wants other arguments than it has kept
         twin = RuntimeError(f"{type(error).__name__}: {error}")
-    if twin is not error:
-        twin.__cause__ = error.__cause__
+    twin.__cause__ = error.__cause__
     return twin

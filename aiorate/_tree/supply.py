@@ -16,14 +16,13 @@ from aiorate._schedulers.interface import NOBODY_KNOWS, claim
 from aiorate._tree.counters import NOTHING, Counters
 from aiorate._tree.line import NOBODY
 from aiorate._tree.provider import OWN
-from aiorate._tree.refusals import closed, named, too_large
+from aiorate._tree.refusals import closed, too_large
 from aiorate._tree.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, Self
 
-    from aiorate._errors import LimiterClosed
     from aiorate._events import Event
     from aiorate._loops.loop import Loop, ReadClock
     from aiorate._meter import Meter
@@ -51,7 +50,6 @@ class Supply(Timeline):
         "catch_up",
         "closed",
         "counters",
-        "held",
         "is_places",
         "late_since",
         "line",
@@ -123,8 +121,6 @@ class Supply(Timeline):
         """How many of its permits a request takes."""
         self.resuming: int = 0
         """Grants from here whose tasks have not gone on yet."""
-        self.held: int = 0
-        """Grants from here that leases hold, which may come back."""
         self.since: int = 0
         """The instant of the limit above since which the first here stands in line there."""
         self.waited_above: Callable[[Permits], None] | None = None
@@ -155,39 +151,22 @@ class Supply(Timeline):
         return self.unmetered + self.meter.grabs
 
     @property
-    def shut(self) -> bool:
-        """Whether it is closed, or a limit above is."""
-        return self.closed or (self.above is not None and self.above.shut)
-
-    def closed_error(self, call: str) -> LimiterClosed:
-        """The error of a call, if it is shut."""
-        limit = self
-        while not limit.closed and limit.above is not None:
-            limit = limit.above
-        return closed(call, limit.name)
-
-    @property
     def max_permits(self) -> int | None:
         """The largest request that can ever be granted; None: any."""
         own, above = self.scheduler.max_permits, None if self.above is None else self.above.max_permits
         return own if above is None or (own is not None and own < above) else above
 
-    def exceeded(self, permits: Permits) -> int | None:
-        """The most that is granted at once, here or above, if so many can never be granted; amounts are compared by the dimensions."""
-        most = self.scheduler.max_permits
-        if most is not None and isinstance(permits, int) and permits > most:
-            return most
-        return None if self.above is None else self.above.exceeded(self.permits_above(permits))
+    def impossible(self, permits: Permits) -> Exception | None:
+        """The error of a request that can never be granted, here or above: closed, or for more than is granted at once by now.
 
-    def _impossible(self, up: Permits) -> BaseException | None:
-        """The error of a request that the limits above can never grant: they are closed, or allow less since a rate was changed."""
-        above = self.above
-        assert above is not None
-        if above.shut:
-            return above.closed_error(named(up))
-        if (most := above.exceeded(up)) is not None:
-            return too_large(up, most, "of the limit that is shared")
-        return None
+        Amounts are compared by the dimensions.
+        """
+        most = self.scheduler.max_permits
+        if self.closed:
+            return closed(self.name)
+        if most is not None and isinstance(permits, int) and permits > most:
+            return too_large(permits, most)
+        return None if self.above is None else self.above.impossible(self.permits_above(permits))
 
     def _peek(self, permits: Permits, now: int, ahead: Permits) -> int:
         """When the scheduler would grant them, once the present pause is over, which matters to one that follows the calendar."""
@@ -384,10 +363,3 @@ def _take_none(path: Sequence[tuple[Supply, Permits, int]]) -> None:
     for limit, permits, instant in path:
         limit.permitted.give_back(permits, instant, instant)
         limit.unmetered -= permits
-
-
-def mark(path: Sequence[tuple[Supply, Permits, int]], resuming: int = 0, held: int = 0) -> None:
-    """So many more grants of the path are those of tasks that have yet to go on, or are held by leases."""
-    for limit, _, _ in path:
-        limit.resuming += resuming
-        limit.held += held
