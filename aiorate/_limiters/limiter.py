@@ -131,7 +131,7 @@ class Limiter(Base):
         node = self._node
         if (error := node.impossible(permits)) is not None:
             raise error
-        if node.provider.on_demand or node.above_on_demand():
+        if node.on_demand:
             raise no_lease("try_acquire()")
         node.own_counters().refused += 1
         return False

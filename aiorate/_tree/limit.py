@@ -77,7 +77,9 @@ class Limit(Node):
                 return found
             wait_ns, since = self._admit(permits, most_ns, since)
         ticket = self.ticket_for(permits, since, ticket, most_ns)
-        self.join(ticket)
+        self.line.join(ticket)
+        if self.line.head is None:
+            self.look()
         if wait_ns is not None:
             try:
                 self.tree.limit_wait(self, ticket.asked + wait_ns, ticket)
@@ -102,7 +104,7 @@ class Limit(Node):
                 return once
             wait = self.wait_for(permits, self.now())
             if wait is None or wait > most_ns:
-                if not most_ns and self.above_on_demand():
+                if not most_ns and self.on_demand:
                     raise no_lease(f"{'acquire' if isinstance(permits, int) else 'reserve'}(max_wait=0)")
                 self.wait_counters.refused += 1
                 raise too_long(permits, most_ns, wait, "" if isinstance(permits, int) else self._reason(permits))
@@ -117,16 +119,14 @@ class Limit(Node):
         return f" for {permits.waited_for}" if permits.waited_for else " in line"
 
     async def acquire(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> tuple[int, int, Taken]:
-        """`ask`, and wait. Returns what `go_on` does."""
-        found = self.ask(permits, most_ns, since)
-        return (0, *found) if isinstance(found, tuple) else await self.wait(found)
-
-    async def wait(self, ticket: Ticket) -> tuple[int, int, Taken]:
-        """Wait until the ticket of `ask` is decided, and the loop has turned. Returns what `go_on` does.
+        """`ask`, and wait until that is decided, and the loop has turned. Returns what `go_on` does.
 
         Cancelled meanwhile, the request is undone. `aiorate.Limiter.acquire` has these lines too: a coroutine in between would cost
         each of 100 000 waiters 220 bytes and a twentieth of the time.
         """
+        ticket = self.ask(permits, most_ns, since)
+        if isinstance(ticket, tuple):
+            return 0, *ticket
         tree, waker, decided = self.tree, self.waker or self.tree.loop, ticket.done()
         loop = tree.loop
         try:
@@ -181,19 +181,10 @@ class Limit(Node):
 
     # When a request would be granted, and what lies ready, here and above. A question takes nothing; what is due is granted first.
 
-    def next_reading(self) -> int | None:
-        """What the clock reads when the first in line is granted, or less; None: unknown, as before a stopped limiter is started."""
-        first = self.first()
-        assert first is not None
-        if self.above is None and self.due is not None:
-            return self.reading_at(self.due)
-        wait = self._wait_for(first.wanted, self.now(), 0, first if isinstance(first, Node) else None)
-        return None if wait is None else self.read() + wait
-
-    def above_on_demand(self) -> bool:
-        """Whether a limit above has permits only for requests that wait."""
-        above = self.above
-        return above is not None and (above.provider.on_demand or above.above_on_demand())
+    @property
+    def on_demand(self) -> bool:
+        """Whether there are permits, here or above, only for requests that wait."""
+        return self.provider.on_demand or (self.above is not None and self.above.on_demand)
 
     def informed(self) -> int:
         """The present instant, once it is known what a store has left."""
@@ -220,11 +211,7 @@ class Limit(Node):
 
     def is_rested(self) -> bool:
         """Whether nothing would be lost, and nothing granted sooner, with a new limiter in its place."""
-        loop = self.tree.loop
-        if loop is None or (self.line.is_waited_in and loop.closed):
-            self.here()
-        elif not self.begun:
-            self.follow(loop.read)  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
+        self.here()  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
         now = self.now()  # which ends a pause that is over
         if self.resuming or self.altered or self.is_held or self.provider.busy:
             return False

@@ -19,7 +19,7 @@ from aiorate._schedulers.token_pool import TokenPool
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.line import NOBODY, Line
 from aiorate._tree.refusals import overdue
-from aiorate._tree.supply import SAME, Supply, take_all
+from aiorate._tree.supply import SAME, Supply, take_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -100,13 +100,6 @@ class Node(Supply):
         ticket.wanted, ticket.since, ticket.left = permits, self.now() if since is None else since, False
         ticket.asked, ticket.most_ns, ticket.epoch = self.read(), most_ns, tree.epoch
         return ticket
-
-    def join(self, ticket: Ticket) -> None:
-        """Put a request in line."""
-        line = self.line
-        line.join(ticket)
-        if line.head is None:
-            self.look()
 
     def _begin_line(self) -> Waker:
         self._made_line()
@@ -308,7 +301,7 @@ class Node(Supply):
         assert first is not None
         late = max(late, now - self._due_of(below, now))
         taken = tuple(reversed(path))
-        at, refused = take_all(taken, [each - min(late, limit.catch_up) for limit, _, each in taken], waited=True)
+        at, refused = _take_all(path, late)
         if refused is not None:
             refused._set_due(at)
             # A strategy below had said that they were due. Others may be due in the limits between.
@@ -340,7 +333,6 @@ class Node(Supply):
         """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
         self.late_since = None
         self.look()
-        self.open_meter()
 
     def look_now(self) -> int:
         """Grant all that is due; returns the instant."""
@@ -353,11 +345,10 @@ class Node(Supply):
 
     def fail(self, error: BaseException) -> None:
         """Fail every request in line: nobody hangs, and the limiter works on."""
-        above = None if self.standing is None else self.above
         self._fail(error)
-        if above is not None:
-            above.look()
         self.look_if_alive()
+        if self.above is not None:
+            self.above.look_if_alive()
 
     def _fail(self, error: BaseException) -> None:
         line = self.line
@@ -449,6 +440,28 @@ class Node(Supply):
         if self.waker is not None:
             self.waker.retire()
             self.waker, self.line = None, NOBODY
+
+
+def _take_all(path: list[tuple[Node, Permits, int]], late: int) -> tuple[int, Node | None]:
+    """Take from the limits of the path, the highest first, each booked since so long ago; from all or none.
+
+    Returns the instant for which the lowest scheduled it, and None; or when it is due, and the limit that refused.
+    """
+    at, before, got = NOBODY_KNOWS, None, 0
+    try:
+        for limit, permits, now in path:
+            if before is not None and limit.since < before and limit.waited_above is not None:
+                limit.waited_above(permits)
+            at, before = NOBODY_KNOWS, now
+            at = limit.permitted.take(permits, now, now - min(late, limit.catch_up))
+            if at > now:
+                return at, limit
+            limit.unmetered += permits
+            got += 1
+        return at, None
+    finally:
+        if got < len(path):
+            take_none(path[:got])
 
 
 def _limited_by(path: Taken) -> str | None:

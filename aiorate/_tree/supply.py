@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from threading import get_ident
 from time import monotonic_ns
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 from aiorate._loops.loop import LOOP_CHECK_NS
 from aiorate._meter import FAR, NO_LINE, PureMeter
@@ -214,52 +214,35 @@ class Supply(Timeline):
                 loop.check.try_until, loop.check.thread = now + self.offset + LOOP_CHECK_NS, get_ident()
             if loop is not None and loop.monotonic:
                 loop.starved()  # so that meters are open for as long as that is known
+        return self._take(permits, since)
+
+    def _take(self, permits: Permits, since: int | None) -> tuple[int, tuple[tuple[Self, Permits, int], ...]] | None:
+        now, above = self.now(), self.above  # now() ends a pause that is over
         if self.is_held:
             self.here()  # a line of another loop, or of the process before a fork, does not count
             if self.is_held:
                 return None
-        if self.above is not None:
-            return self._take_up(permits, since)
-        if since is None and self.late_since is not None:
-            since = self._booked_since(now)
-        at = self.permitted.take(permits, now, since)
-        if at <= now:
-            self.unmetered += permits
-            self.open_meter()
-            return at, ((self, permits, now),)
-        if self.late_since is not None:
+        taken: tuple[tuple[Self, Permits, int], ...] = ()
+        if above is not None and (not permits or self.permitted.peek(permits, now) <= now):  # the highest takes first
+            found = above._take(self.permits_above(permits), None)
+            if found is None or not permits:
+                return found
+            taken = found[1]
+        elif not permits:
+            return now, ()
+        at = NOBODY_KNOWS
+        try:
+            at = self.permitted.take(permits, now, self._booked_since(now) if since is None else since)
+        finally:
+            if at > now:
+                take_none(taken)
+        if at > now:
             self.late_since = None
             self.open_meter()
-        return None
-
-    def _take_up(self, permits: Permits, since: int | None) -> tuple[int, tuple[tuple[Self, Permits, int], ...]] | None:
-        path: list[tuple[Self, Permits, int]] = []
-        node = self
-        while True:
-            now, above = node.now(), node.above  # now() ends a pause that is over
-            if node.is_held:
-                node.here()
-                if node.is_held:
-                    return None
-            if permits:
-                if above is not None and node.permitted.peek(permits, now) > now:  # the highest takes first, and says so itself
-                    node.late_since = None
-                    return None
-                path.append((node, permits, now))
-            if above is None:
-                break
-            permits, node = node.permits_above(permits), above
-        instants = [None if node.late_since is None else node._booked_since(now) for node, _, now in path]
-        if since is not None:
-            instants[0] = since
-        taken = tuple(path)
-        at, refused = take_all(taken, instants)
-        if refused is None:
-            for limit, _, _ in path:
-                limit.open_meter()
-            return at, taken
-        refused.late_since = None
-        return None
+            return None
+        self.unmetered += permits
+        self.open_meter()
+        return at, ((self, permits, now), *taken)
 
     def here(self) -> Loop | None:
         """The loop that runs, whose clock it goes by from now on; see `Tree.here`."""
@@ -272,16 +255,9 @@ class Supply(Timeline):
 
     def _booked_since(self, now: int) -> int | None:
         """The present `late_since`."""
-        since = self.late_since
-        assert since is not None
-        if now - self.woken_at > _SAME_WAKE_UP_NS:
-            if not self.resuming:
-                self.late_since = None
-                return None
-            # One instant that holds for as long, at the limit too.
-            self.woken_at, since = now, max(since, now - max(self.catch_up - _SAME_WAKE_UP_NS, 0))
-        self.late_since = max(since, now - self.catch_up)
-        return self.late_since
+        if self.late_since is not None and now - self.woken_at > _SAME_WAKE_UP_NS and not self.resuming:
+            self.late_since = None
+        return None if self.late_since is None else max(self.late_since, now - self.catch_up)
 
     def credit(self, permits: Permits, instant: int) -> None:
         """Permits that were taken at that instant come back. Those of before a reset stay spent."""
@@ -326,39 +302,7 @@ class Supply(Timeline):
         meter.until = until
 
 
-S = TypeVar("S", bound=Supply)
-
-
-# A path goes from the request's own limit up, with the permits and the instant at each. The highest limit takes first, from all or none.
-
-
-def take_all(path: Sequence[tuple[S, Permits, int]], instants: Sequence[int | None], waited: bool = False) -> tuple[int, S | None]:
-    """Take from the limits of the path, each booked since its instant; from all or none.
-
-    Returns the instant for which the lowest scheduled it, and None; or when it is due, and the limit that refused. ``waited``: the
-    request, or one before it, stood in the lines above.
-    """
-    at = NOBODY_KNOWS
-    before: int | None = None
-    for index in range(len(path) - 1, -1, -1):
-        limit, permits, now = path[index]
-        if waited:
-            if before is not None and limit.since < before and limit.waited_above is not None:
-                limit.waited_above(permits)
-            before = now
-        try:
-            at = limit.permitted.take(permits, now, instants[index])
-        except Exception:
-            _take_none(path[index + 1 :])
-            raise
-        if at > now:
-            _take_none(path[index + 1 :])
-            return at, limit
-        limit.unmetered += permits
-    return at, None
-
-
-def _take_none(path: Sequence[tuple[Supply, Permits, int]]) -> None:
+def take_none(path: Sequence[tuple[Supply, Permits, int]]) -> None:
     """Take those back."""
     for limit, permits, instant in path:
         limit.permitted.give_back(permits, instant, instant)
