@@ -51,9 +51,6 @@ class Line(Generic[N]):
         """The number of waiting requests; one that is cancelled counts until its task has run."""
         return len(self._queue) - self._gone
 
-    def __bool__(self) -> bool:
-        return bool(self._queue) and self.first_request() is not None
-
     def __iter__(self) -> Iterator[Ticket]:
         for ticket in list(self._queue):
             if not (ticket.left or ticket.done()):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from aiorate._loops.loop import LOOP_CHECK_NS
 from aiorate._meter import FAR, NO_LINE, PureMeter
-from aiorate._schedulers.interface import NOBODY_KNOWS, claim
+from aiorate._schedulers.interface import claim
 from aiorate._tree.counters import NOTHING, Counters
 from aiorate._tree.line import NOBODY
 from aiorate._tree.provider import OWN
@@ -199,50 +199,56 @@ class Supply(Timeline):
         self.open_meter()
         return self.meter.until > 0
 
-    def take(self, permits: Permits, since: int | None = None) -> tuple[int, tuple[tuple[Self, Permits, int], ...]] | None:
+    def take(
+        self, permits: Permits, since: int | None = None, seen: bool = False
+    ) -> tuple[int, tuple[tuple[Self, Permits, int], ...]] | None:
         """Take the permits here and above, or nowhere, if nobody is in line and they are due. They are wanted ``since`` then, or now.
 
+        ``seen``: a limit below has seen to it that its loop is used and turns.
         Returns the instant for which they are scheduled, and what was taken; None if they were not.
         """
         now, tree = self.now(), self.tree
         loop = tree.loop
         check = loop.check if loop is not None and loop.monotonic and self.begun and self.read is loop.read else None
-        if check is None or (not tree.threads and (now + self.offset >= check.until or check.thread != get_ident())):
+        if (check is None or (not tree.threads and (now + self.offset >= check.until or check.thread != get_ident()))) and not seen:
             loop = self.here()
             now = self.now()
             if loop is not None and loop.steady and not tree.threads:
                 loop.check.try_until, loop.check.thread = now + self.offset + LOOP_CHECK_NS, get_ident()
             if loop is not None and loop.monotonic:
                 loop.starved()  # so that meters are open for as long as that is known
-        return self._take(permits, since)
-
-    def _take(self, permits: Permits, since: int | None) -> tuple[int, tuple[tuple[Self, Permits, int], ...]] | None:
-        now, above = self.now(), self.above  # now() ends a pause that is over
         if self.is_held:
             self.here()  # a line of another loop, or of the process before a fork, does not count
             if self.is_held:
                 return None
         taken: tuple[tuple[Self, Permits, int], ...] = ()
-        if above is not None and (not permits or self.permitted.peek(permits, now) <= now):  # the highest takes first
-            found = above._take(self.permits_above(permits), None)
+        if self.above is not None:
+            if permits and self.permitted.peek(permits, now) > now:  # the highest takes first, and says so itself
+                self.late_since = None
+                return None
+            found = self.above.take(self.permits_above(permits), None, True)
             if found is None or not permits:
                 return found
             taken = found[1]
         elif not permits:
             return now, ()
-        at = NOBODY_KNOWS
+        if since is None and self.late_since is not None:
+            since = self._booked_since(now)
         try:
-            at = self.permitted.take(permits, now, self._booked_since(now) if since is None else since)
-        finally:
-            if at > now:
-                take_none(taken)
-        if at > now:
+            at = self.permitted.take(permits, now, since)
+        except Exception:
+            take_none(taken)
+            raise
+        if at <= now:
+            self.unmetered += permits
+            self.open_meter()
+            own = ((self, permits, now),)
+            return at, own + taken if taken else own
+        take_none(taken)
+        if self.late_since is not None:
             self.late_since = None
             self.open_meter()
-            return None
-        self.unmetered += permits
-        self.open_meter()
-        return at, ((self, permits, now), *taken)
+        return None
 
     def here(self) -> Loop | None:
         """The loop that runs, whose clock it goes by from now on; see `Tree.here`."""
@@ -255,8 +261,11 @@ class Supply(Timeline):
 
     def _booked_since(self, now: int) -> int | None:
         """The present `late_since`."""
-        if self.late_since is not None and now - self.woken_at > _SAME_WAKE_UP_NS and not self.resuming:
-            self.late_since = None
+        if now - self.woken_at > _SAME_WAKE_UP_NS:
+            if self.resuming:
+                self.woken_at = now
+            else:
+                self.late_since = None
         return None if self.late_since is None else max(self.late_since, now - self.catch_up)
 
     def credit(self, permits: Permits, instant: int) -> None:
