@@ -338,7 +338,7 @@ def leave_place(limit: Limit, places: Places) -> None:
 
 def _free(limit: Limit, places: Places) -> None:
     places.give_back(_VISIT, 0)
-    limit.look_if_alive()  # not in a loop that was closed, as when its tasks are collected
+    limit.look()
 
 
 class Weighted:

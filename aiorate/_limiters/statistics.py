@@ -64,7 +64,7 @@ def snapshot(node: Limit, places: Limit | None = None) -> Statistics:
     paused_until = None if node.paused_until is None else ns_to_seconds(node.paused_until)
     next_at: float | None = None
     if (first := node.first()) is not None:
-        wait = node._wait_for(first.wanted, node.now(), 0, first if isinstance(first, Node) else None)
+        wait = node.wait_for(first.wanted, node.now(), 0, first if isinstance(first, Node) else None)
         next_at = float("inf") if wait is None else ns_to_seconds(node.read() + wait)
     return Statistics(
         granted=count_of(node.granted - counters.given_back),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from aiorate._errors import check_count
 from aiorate._rate import Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._schedulers.interface import Scheduler
@@ -266,17 +267,6 @@ class Limit(Node):
             super().resume()
         return ns > 0
 
-    def cap(self, dimension: str | None, quota: Quota, paused: bool, in_flight: int) -> None:
-        """Heed what a server said is left of a quota, of one dimension if the limit has several; see `ServerQuotas.heed`."""
-        from aiorate._schedulers.server_quotas import heeding
-
-        now, scheduler = self.look_now(), cast("Any", self.scheduler)
-        if dimension is not None:
-            scheduler.cap(dimension, quota, paused, now, self.held_for, in_flight)
-        else:
-            self.permitted = cast("Any", heeding(self.permitted, quota, paused, now, self.held_for, in_flight))
-        self.changed()
-
     def refund(self, permits: int) -> None:
         """Take back the permits, of any grant, here and in every shared limit."""
         counters = self.own_counters()
@@ -299,11 +289,8 @@ class Limit(Node):
         """Change the rate, or that of the member with that index. Raises TypeError and ValueError for an index that is none."""
         scheduler: Scheduler = self.scheduler
         if member is not None:
-            if isinstance(member, bool) or not isinstance(member, int):
-                raise TypeError(f"set_rate(member) must be the index of a member, an int, not {type(member).__name__}.")
-            if not scheduler.members:
-                raise ValueError(f"set_rate(member={member}): this strategy has a single rate and no members. Leave member= out.")
-            if not 0 <= member < len(scheduler.members):
+            check_count("set_rate(member)", member)
+            if member >= len(scheduler.members):
                 raise ValueError(f"set_rate(member={member}): the strategy has {len(scheduler.members)} members, counted from 0.")
             scheduler = scheduler.members[member]
         scheduler.set_rate(Rate._of(rate), self.look_now())
@@ -342,6 +329,7 @@ class Limit(Node):
     ) -> None:
         """Heed a server's pause, made longer by a random part of ``jitter`` ns, and its quotas: of requests, or those that have a limit."""
         from aiorate._feedback import check_feedback
+        from aiorate._schedulers.server_quotas import heeding
 
         check_feedback(feedback)
         before, paused = self.granted, feedback.pause is not None
@@ -351,11 +339,17 @@ class Limit(Node):
                 continue
             limit = limit_of(feedback, quota) if limit_of is not None else (self, None) if quota.unit == "requests" else None
             if limit is not None:
-                in_flight = 0
+                node, dimension = limit
+                self.look_now()
+                now, in_flight = node.look_now(), 0
                 if feedback.in_flight is not None:  # what is granted by now is in flight too
-                    self.look_now()
                     in_flight = feedback.in_flight + count_of(self.granted - before)
-                limit[0].cap(limit[1], quota, paused, in_flight)
+                told = quota, paused, now, node.held_for, in_flight
+                if dimension is not None:
+                    cast("Any", node.scheduler).cap(dimension, *told)
+                else:
+                    node.permitted = cast("Any", heeding(node.permitted, *told))
+                node.changed()
         if news:
             from aiorate._events import Event
 

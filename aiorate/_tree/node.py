@@ -73,7 +73,7 @@ class Node(Supply):
         if above.line.turns is None:
             above._made_line().share()
             self.tree.add(above)
-            above.look_if_alive()  # for those who wait there already
+            above.look()  # for those who wait there already
         if self.line.turns is not None:
             self.tree.add(self)
         self.provider.shared()
@@ -118,13 +118,14 @@ class Node(Supply):
         """An undecided request leaves the line. Never raises."""
         self.line.leave(ticket)
         if ticket is self.line.head:
-            self.look_if_alive()
+            self.look()
 
     # Look.
 
     def look(self) -> None:
-        """Decide as far as can be now: something may have changed for the first, here and above."""
-        node: Node | None = self
+        """Decide as far as can be now: something may have changed for the first, here and above. In a closed loop nobody can be woken."""
+        loop = self.tree.loop
+        node = None if loop is None or loop.closed else self
         while node is not None:
             node = node._look()
 
@@ -142,19 +143,12 @@ class Node(Supply):
         else:
             self.waker.ring(self.look)
 
-    def look_if_alive(self) -> None:
-        """`look`, unless the loop is closed, where nobody can be woken."""
-        loop = self.tree.loop
-        if loop is not None and not loop.closed:
-            self.look()
-
     def _look(self) -> Node | None:
         """Grant what is due, or stand above, or set the timer. Returns the limit above if its first may be another one now."""
-        tree, above, flow = self.tree, self.above, self.flow
-        if tree.loop is None:
-            return None
-        if self._serving:  # a finalizer has changed something in the middle
-            tree.loop.post(self.look_if_alive)
+        above, flow, loop = self.above, self.flow, self.tree.loop
+        if self._serving or loop is None:
+            if loop is not None:  # a finalizer has changed something in the middle
+                loop.post(self.look)
             return None
         self._serving = True
         self.meter.until = 0
@@ -333,6 +327,7 @@ class Node(Supply):
         """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
         self.late_since = None
         self.look()
+        self.open_meter()
 
     def look_now(self) -> int:
         """Grant all that is due; returns the instant."""
@@ -346,9 +341,9 @@ class Node(Supply):
     def fail(self, error: BaseException) -> None:
         """Fail every request in line: nobody hangs, and the limiter works on."""
         self._fail(error)
-        self.look_if_alive()
+        self.look()
         if self.above is not None:
-            self.above.look_if_alive()
+            self.above.look()
 
     def _fail(self, error: BaseException) -> None:
         line = self.line
@@ -387,19 +382,18 @@ class Node(Supply):
         self.provider.moved()
         self.resuming = 0
 
-    def wait_for(self, permits: Permits, now: int) -> int | None:
-        """Nanoseconds until a request made now would be granted, those in line included, or less; None: unknown.
+    def wait_for(self, permits: Permits, now: int, ahead: Permits | None = None, below: Node | None = None) -> int | None:
+        """Nanoseconds until a request made now would be granted, here and above, or less; None: unknown.
 
+        ``ahead``: the permits before it in its own line, all in line by default; ``below``: the limit that has that line, if it is below.
         It is exact in a line of its own where permits lie on a straight line. Where lines share a limit, those that are not there yet may
         come before it: then it takes longer.
         """
-        return self._wait_for(permits, now, self.line.total, None)
-
-    def _wait_for(self, permits: Permits, now: int, ahead: Permits, below: Node | None) -> int | None:
-        """Nanoseconds until the permits are granted here and above to a request with ``ahead`` permits before it in its own line."""
         above = self.above
         if self.impossible(permits) is not None:
             return None
+        if ahead is None:
+            ahead = self.line.total
         for each in self.line.ahead(ahead, None if below is None else below.flow or Flow(1)):
             ahead += each.wanted
         at = max(self._peek(permits, now, ahead), now)
@@ -414,7 +408,7 @@ class Node(Supply):
             up, ahead_up = 1, ahead_up - 1
         if not up:
             return wait
-        there = above._wait_for(up, above.look_now(), ahead_up, self)
+        there = above.wait_for(up, above.look_now(), ahead_up, self)
         return None if there is None else max(wait, there)
 
     def expire(self, over: Iterable[Ticket]) -> None:
@@ -433,7 +427,7 @@ class Node(Supply):
                     more = None
             ticket.set_result(overdue(ticket.wanted, ticket.most_ns or 0, more))
         if any(ticket is self.line.head for ticket in late):
-            self.look_if_alive()
+            self.look()
 
     def dismiss(self) -> None:
         """Nobody asks it again: its key was evicted."""
@@ -484,7 +478,7 @@ def undo(taken: Taken, look: bool = True) -> None:
             failed = error
     if look:
         for limit, _, _ in taken:
-            limit.look_if_alive()
+            limit.look()
     if failed is not None:
         raise failed
 
