@@ -244,7 +244,8 @@ class Supply(Timeline):
             self.open_meter()
             own = ((self, permits, now),)
             return at, own + taken if taken else own
-        take_none(taken)
+        if taken:
+            take_none(taken)
         if self.late_since is not None:
             self.late_since = None
             self.open_meter()
