@@ -139,7 +139,7 @@ def _tell(limiter: Limiter, name: str) -> _Told:
 
 def _held_for(limiter: Limiter) -> int:
     """In how many ns a request of now would be granted."""
-    wait = None if limiter._node.shut else limiter._node.wait_for(1, limiter._node.informed())
+    wait = limiter._node.wait_for(1, limiter._node.informed())
     return _UNKNOWN if wait is None else max(wait, 1)
 
 
@@ -269,7 +269,7 @@ async def _enter_at_once(limiter: Limiter) -> bool:
     with ExitStack() as undo:
         for limit, places in limiter._places:
             if not take_place(limit, places):
-                return limiter._refuse_try()
+                return limiter._refuse_try(1)
             undo.callback(leave_place, limit, places)
         if limiter._node.provider is not OWN:
             await limiter.acquire(max_wait=0)

@@ -91,7 +91,7 @@ class Base:
         """How many seconds a request made now would wait."""
         node = self._node
         wait = node.tree.run(lambda: node.wait_for(permits, node.informed()))
-        return float("inf") if wait is None or node.shut else ns_to_seconds(wait)
+        return float("inf") if wait is None else ns_to_seconds(wait)
 
     @property
     def _lines(self) -> tuple[Limit, ...]:

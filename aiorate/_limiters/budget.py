@@ -20,7 +20,6 @@ from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._tree.node import undo
-from aiorate._tree.supply import mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Mapping
@@ -196,7 +195,7 @@ class Budget(Base):
         least = []
         for name, node, limit in self._parts[: last + 1]:  # a reservation of it takes nothing of those after them
             now, dimensions = node.informed(), node.scheduler
-            if node is not limit and (node.closed or node.held_at is not None or node.line):
+            if node is not limit and (node.closed or node.held_at is not None or node.line.first_request() is not None):
                 return 0
             if name == place:
                 least.append(dimensions.available_of(place, now) if isinstance(dimensions, Dimensions) else node.available())
@@ -279,7 +278,6 @@ class Lease:
         self._state, node, ask = "waiting", self._budget._node, (self._amounts, self._most_ns)
         try:
             waited, _, self._taken = node.wait_blocking(*ask) if blocking else await node.acquire(*ask)
-            node.tree.run(mark, self._taken, held=1)
         except BaseException:  # also one of a signal handler: nothing was spent, and it may be tried again
             taken, self._taken, self._state = self._taken, (), "refused"
             self._amounts = Amounts(self._amounts.names, self._amounts.of)  # without what it waited for
@@ -330,12 +328,9 @@ class Lease:
         taken, self._taken = self._taken, ()  # first: interrupted in the middle, the correction must not be made twice
         if taken:  # else another thread has settled it
             self._state, reserved = state, self._amounts
-            try:
-                if used:
-                    more = tuple([used.get(place, amount) - amount for place, amount in reserved.by_name().items()])
-                    _correct(self._budget._node, Amounts(reserved.names, more), taken)
-            finally:
-                mark(taken, held=-1)
+            if used:
+                more = tuple([used.get(place, amount) - amount for place, amount in reserved.by_name().items()])
+                _correct(self._budget._node, Amounts(reserved.names, more), taken)
 
     def __del__(self) -> None:
         try:  # not suppress(), which may be gone as the interpreter ends

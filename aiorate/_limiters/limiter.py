@@ -125,13 +125,13 @@ class Limiter(Base):
             self._check("try_acquire()", permits)
         elif self._meter.grab(True):
             return True
-        return self._node.try_take(permits) is not None or self._refuse_try()
+        return self._node.try_take(permits) is not None or self._refuse_try(permits)
 
-    def _refuse_try(self) -> bool:
+    def _refuse_try(self, permits: int) -> bool:
         node = self._node
-        if node.shut:
-            raise node.closed_error("try_acquire()")
-        if node.provider.on_demand or node.above_on_demand():
+        if (error := node.impossible(permits)) is not None:
+            raise error
+        if node.on_demand:
             raise no_lease("try_acquire()")
         node.own_counters().refused += 1
         return False
@@ -338,7 +338,7 @@ def leave_place(limit: Limit, places: Places) -> None:
 
 def _free(limit: Limit, places: Places) -> None:
     places.give_back(_VISIT, 0)
-    limit.look_if_alive()  # not in a loop that was closed, as when its tasks are collected
+    limit.look()
 
 
 class Weighted:

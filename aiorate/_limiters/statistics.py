@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._rate import ns_to_seconds
 from aiorate._schedulers.amounts import count_of
+from aiorate._tree.node import Node
 
 if TYPE_CHECKING:
     from aiorate._rate import Rate
@@ -62,9 +63,9 @@ def snapshot(node: Limit, places: Limit | None = None) -> Statistics:
     counters = node.counters
     paused_until = None if node.paused_until is None else ns_to_seconds(node.paused_until)
     next_at: float | None = None
-    if node.first() is not None:
-        reading = node.next_reading()
-        next_at = float("inf") if reading is None else ns_to_seconds(reading)
+    if (first := node.first()) is not None:
+        wait = node.wait_for(first.wanted, node.now(), 0, first if isinstance(first, Node) else None)
+        next_at = float("inf") if wait is None else ns_to_seconds(node.read() + wait)
     return Statistics(
         granted=count_of(node.granted - counters.given_back),
         refused=counters.refused,

@@ -279,7 +279,7 @@ class StoreSession(Talk):
     def once(self, permits: Permits, most_ns: int) -> tuple[int, int] | None:
         """Not below a limit that has to be asked as well, nor if others wait for permits, the next slot is known, or the store is lost."""
         node, pool, now = self._node, self._pool, self._node.now()
-        if most_ns >= max(pool.answer_ns, 1) or node.above_on_demand():
+        if most_ns >= max(pool.answer_ns, 1) or (node.above is not None and node.above.on_demand):
             return None
         if self._told_at < node.read() - _FRESH_NS:  # permits may have come back since
             pool.forget_levels()

@@ -97,7 +97,7 @@ class Talk(Provider):
     def _uncovered(self, now: int) -> list[Any]:
         """The first requests for which there are not enough slots, of those in line in about the order of service."""
         pool, line, first = self._pool, self._node.line, self._node.first()
-        below = sorted([limit for _, limit in line.below()], key=lambda limit: limit is not first)
+        below = sorted(line.below(), key=lambda limit: limit is not first)
         some = [*islice((each for each in chain(below, line) if any(pool.need(each.wanted))), 2 * MOST_RUNS)]
         have = pool.hand.amounts(len(pool.parts), now)
         for place, each in enumerate(some):

@@ -19,7 +19,7 @@ from aiorate._schedulers.token_pool import TokenPool
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.line import NOBODY, Line
 from aiorate._tree.refusals import overdue
-from aiorate._tree.supply import SAME, Supply, mark, take_all
+from aiorate._tree.supply import SAME, Supply, take_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -73,7 +73,7 @@ class Node(Supply):
         if above.line.turns is None:
             above._made_line().share()
             self.tree.add(above)
-            above.look_if_alive()  # for those who wait there already
+            above.look()  # for those who wait there already
         if self.line.turns is not None:
             self.tree.add(self)
         self.provider.shared()
@@ -101,13 +101,6 @@ class Node(Supply):
         ticket.asked, ticket.most_ns, ticket.epoch = self.read(), most_ns, tree.epoch
         return ticket
 
-    def join(self, ticket: Ticket) -> None:
-        """Put a request in line."""
-        line = self.line
-        line.join(ticket)
-        if line.head is None:
-            self.look()
-
     def _begin_line(self) -> Waker:
         self._made_line()
         loop = self.tree.loop
@@ -124,15 +117,15 @@ class Node(Supply):
     def leave(self, ticket: Ticket) -> None:
         """An undecided request leaves the line. Never raises."""
         self.line.leave(ticket)
-        self.tree.left(ticket)
         if ticket is self.line.head:
-            self.look_if_alive()
+            self.look()
 
     # Look.
 
     def look(self) -> None:
-        """Decide as far as can be now: something may have changed for the first, here and above."""
-        node: Node | None = self
+        """Decide as far as can be now: something may have changed for the first, here and above. In a closed loop nobody can be woken."""
+        loop = self.tree.loop
+        node = None if loop is None or loop.closed else self
         while node is not None:
             node = node._look()
 
@@ -150,19 +143,12 @@ class Node(Supply):
         else:
             self.waker.ring(self.look)
 
-    def look_if_alive(self) -> None:
-        """`look`, unless the loop is closed, where nobody can be woken."""
-        loop = self.tree.loop
-        if loop is not None and not loop.closed:
-            self.look()
-
     def _look(self) -> Node | None:
         """Grant what is due, or stand above, or set the timer. Returns the limit above if its first may be another one now."""
-        tree, above, flow = self.tree, self.above, self.flow
-        if tree.loop is None:
-            return None
-        if self._serving:  # a finalizer has changed something in the middle
-            tree.loop.post(self.look_if_alive)
+        above, flow, loop = self.above, self.flow, self.tree.loop
+        if self._serving or loop is None:
+            if loop is not None:  # a finalizer has changed something in the middle
+                loop.post(self.look)
             return None
         self._serving = True
         self.meter.until = 0
@@ -207,7 +193,7 @@ class Node(Supply):
             permits = first.wanted
             if above is not None:
                 up = self.permits_above(permits)
-                if (error := self._impossible(up)) is not None:
+                if (error := above.impossible(up)) is not None:
                     self._refuse(first, error)
                     continue
                 if up:
@@ -241,15 +227,14 @@ class Node(Supply):
             served = at
             line.grant()
 
-    def _refuse(self, first: Ticket | Node, error: BaseException) -> None:
-        """The first can never be granted above."""
-        self._leave_above()
-        if isinstance(first, Node):  # which finds that out too
-            first._leave_above()
-            first._look()
+    def _refuse(self, each: Ticket | Node, error: BaseException) -> None:
+        """That one in line can never be granted."""
+        if isinstance(each, Node):  # which finds that out too
+            each._leave_above()
+            each._look()
         else:
-            self.line.remove_first()
-            first.set_result(error)
+            self.line.leave(each)
+            each.set_result(error)
 
     def _set_due(self, at: int) -> None:
         """The first is due at that instant, and stands above no longer."""
@@ -275,6 +260,12 @@ class Node(Supply):
             self.standing, self.since = first, above.now() - min(late, above.catch_up)
             above.line.join_below(self.flow, up, self)
         self.wanted = up  # equal amounts, but perhaps of another request, which notes what it waited for
+
+    def _resuming(self, taken: Taken, tasks: int) -> None:
+        """So many more tasks have yet to go on with a grant."""
+        self.tree.resuming += tasks
+        for limit, _, _ in taken:
+            limit.resuming += tasks
 
     def _leave_above(self) -> None:
         """The first stands above no longer."""
@@ -304,7 +295,7 @@ class Node(Supply):
         assert first is not None
         late = max(late, now - self._due_of(below, now))
         taken = tuple(reversed(path))
-        at, refused = take_all(taken, [each - min(late, limit.catch_up) for limit, _, each in taken], waited=True)
+        at, refused = _take_all(path, late)
         if refused is not None:
             refused._set_due(at)
             # A strategy below had said that they were due. Others may be due in the limits between.
@@ -318,8 +309,7 @@ class Node(Supply):
         except InvalidStateError:  # as in _decide()
             undo(taken, look=False)
             return _stand_anew(limits)
-        mark(taken, resuming=1)
-        self.tree.resuming += 1
+        self._resuming(taken, 1)
         lower: Node | None = None
         for limit, _, _ in taken:
             if limit is not self:  # the next ones could not stand above before
@@ -350,23 +340,19 @@ class Node(Supply):
 
     def fail(self, error: BaseException) -> None:
         """Fail every request in line: nobody hangs, and the limiter works on."""
-        above = None if self.standing is None else self.above
         self._fail(error)
-        if above is not None:
-            above.look()
-        self.look_if_alive()
+        self.look()
+        if self.above is not None:
+            self.above.look()
 
     def _fail(self, error: BaseException) -> None:
         line = self.line
-        request = line.first_request()
-        while request is not None:
-            line.remove_first()
-            request.set_result(copy_of(error))
-            request = line.first_request()
-        for flow, below in line.below():
-            below.standing = None
-            line.leave_below(flow)
+        for ticket in line:
+            self._refuse(ticket, copy_of(error))
+        for below in line.below():
+            below._leave_above()
             below._fail(error)
+        line.first()  # nobody
         self._set_due(NOBODY_KNOWS)
 
     def close(self, error: BaseException) -> None:
@@ -379,9 +365,12 @@ class Node(Supply):
     def disband(self, forked: bool) -> None:
         """The loop is no longer used: every request in line fails, if its loop can still wake it."""
         waker, self.waker = self.waker, None
-        tickets = self.line.clear()
-        if self.line.turns is None:
-            self.line = NOBODY
+        tickets, shared = list(self.line), self.line.turns is not None
+        self.line = NOBODY
+        if shared:
+            self._made_line().share()
+        if self.flow is not None:
+            self.flow = Flow(self.flow.weight)
         if waker is not None:
             for ticket in [] if forked else tickets:  # else the waiting tasks are in another process
                 try:
@@ -393,17 +382,18 @@ class Node(Supply):
         self.provider.moved()
         self.resuming = 0
 
-    def wait_for(self, permits: Permits, now: int) -> int | None:
-        """Nanoseconds until a request made now would be granted, those in line included, or less; None: unknown.
+    def wait_for(self, permits: Permits, now: int, ahead: Permits | None = None, below: Node | None = None) -> int | None:
+        """Nanoseconds until a request made now would be granted, here and above, or less; None: unknown.
 
+        ``ahead``: the permits before it in its own line, all in line by default; ``below``: the limit that has that line, if it is below.
         It is exact in a line of its own where permits lie on a straight line. Where lines share a limit, those that are not there yet may
         come before it: then it takes longer.
         """
-        return self._wait_for(permits, now, self.line.total, None)
-
-    def _wait_for(self, permits: Permits, now: int, ahead: Permits, below: Node | None) -> int | None:
-        """Nanoseconds until the permits are granted here and above to a request with ``ahead`` permits before it in its own line."""
         above = self.above
+        if self.impossible(permits) is not None:
+            return None
+        if ahead is None:
+            ahead = self.line.total
         for each in self.line.ahead(ahead, None if below is None else below.flow or Flow(1)):
             ahead += each.wanted
         at = max(self._peek(permits, now, ahead), now)
@@ -418,18 +408,12 @@ class Node(Supply):
             up, ahead_up = 1, ahead_up - 1
         if not up:
             return wait
-        if above.shut or above.exceeded(up) is not None:
-            return None
-        there = above._wait_for(up, above.look_now(), ahead_up, self)
+        there = above.wait_for(up, above.look_now(), ahead_up, self)
         return None if there is None else max(wait, there)
 
     def expire(self, over: Iterable[Ticket]) -> None:
         """Fail those requests in line that are not due either."""
-        levels = [self]
-        while (above := levels[-1].above) is not None:
-            levels.append(above)
-        for level in reversed(levels):
-            level.look_now()
+        self.look_now()
         late = [ticket for ticket in over if not (ticket.left or ticket.done())]
         for ticket in late:
             self.wait_counters.refused += 1
@@ -443,16 +427,35 @@ class Node(Supply):
                     more = None
             ticket.set_result(overdue(ticket.wanted, ticket.most_ns or 0, more))
         if any(ticket is self.line.head for ticket in late):
-            self.look_if_alive()
+            self.look()
 
     def dismiss(self) -> None:
         """Nobody asks it again: its key was evicted."""
-        self.tree.forget(self)
-        if self.wake_at is not None:
-            self.tree.wake(self, None)
         if self.waker is not None:
             self.waker.retire()
             self.waker, self.line = None, NOBODY
+
+
+def _take_all(path: list[tuple[Node, Permits, int]], late: int) -> tuple[int, Node | None]:
+    """Take from the limits of the path, the highest first, each booked since so long ago; from all or none.
+
+    Returns the instant for which the lowest scheduled it, and None; or when it is due, and the limit that refused.
+    """
+    at, before, got = NOBODY_KNOWS, None, 0
+    try:
+        for limit, permits, now in path:
+            if before is not None and limit.since < before and limit.waited_above is not None:
+                limit.waited_above(permits)
+            at, before = NOBODY_KNOWS, now
+            at = limit.permitted.take(permits, now, now - min(late, limit.catch_up))
+            if at > now:
+                return at, limit
+            limit.unmetered += permits
+            got += 1
+        return at, None
+    finally:
+        if got < len(path):
+            take_none(path[:got])
 
 
 def _limited_by(path: Taken) -> str | None:
@@ -475,7 +478,7 @@ def undo(taken: Taken, look: bool = True) -> None:
             failed = error
     if look:
         for limit, _, _ in taken:
-            limit.look_if_alive()
+            limit.look()
     if failed is not None:
         raise failed
 
@@ -497,6 +500,5 @@ def copy_of(error: BaseException) -> BaseException:
         twin = copy(error)
     except Exception:  # its class wants other arguments than it has kept
         twin = RuntimeError(f"{type(error).__name__}: {error}")
-    if twin is not error:
-        twin.__cause__ = error.__cause__
+    twin.__cause__ = error.__cause__
     return twin
