@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from functools import lru_cache
 from inspect import isawaitable
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from aiorate._errors import LimiterError, LineFull, WaitTooLong, kind_of
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     Receive = Callable[[], Awaitable[Message]]
     Send = Callable[[Message], Awaitable[None]]
     App = Callable[[Scope, Receive, Send], Awaitable[None]]
+    _Told = tuple[list[tuple[bytes, bytes]], tuple[str, ...], int]
 
 __all__ = ["RateLimitMiddleware", "client_address", "rate_limit_headers"]
 
@@ -93,24 +94,15 @@ def rate_limit_headers(limiter: Limiter, name: str = "default", *, refused: bool
     """
     if not isinstance(limiter, Limiter):
         raise TypeError(f"rate_limit_headers() takes a Limiter, such as keyed[key], not {kind_of(limiter)}.")
-    told = limiter._node.tree.run(_tell, limiter, name)
-    policy, left = [value.decode() for _, value in told.fields]
+    fields, _, retry_after = limiter._node.tree.run(_tell, limiter, name)
+    policy, left = [value.decode() for _, value in fields]
     headers = {"RateLimit-Policy": policy, "RateLimit": left}
-    return {"Retry-After": str(told.retry_after), **headers} if refused else headers
-
-
-class _Told(NamedTuple):
-    """What a client is told."""
-
-    fields: list[tuple[bytes, bytes]]
-    violated: tuple[str, ...]
-    """The names of the policies with nothing left."""
-    retry_after: int
-    """The seconds until all of these have something; 1 if that is unknown."""
+    return {"Retry-After": str(retry_after), **headers} if refused else headers
 
 
 def _tell(limiter: Limiter, name: str) -> _Told:
-    """Tell of a limiter and of those that it shares. Places are no quota, and clients are not told of them."""
+    """What a client is told of a limiter and of those that it shares: the fields, the names of the policies with nothing left, and the
+    seconds until all of these have something, 1 if that is unknown. Places are no quota, and clients are not told of them."""
     names: list[str] = []
     policies: list[str] = []
     lefts: list[str] = []
@@ -134,7 +126,7 @@ def _tell(limiter: Limiter, name: str) -> _Told:
         level = level.above
         name = (level and level.name) or "shared"
     fields = [(b"ratelimit-policy", ", ".join(policies).encode()), (b"ratelimit", ", ".join(lefts).encode())]
-    return _Told(fields, tuple(violated), retry_after)
+    return fields, tuple(violated), retry_after
 
 
 def _held_for(limiter: Limiter) -> int:
@@ -229,25 +221,12 @@ class RateLimitMiddleware:
         elif entered:
             send = _telling(send, limiter, self._name_of(limiter, key))
         else:
-            return await self._refuse(scope, send, limiter._node.tree.run(_tell, limiter, self._name_of(limiter, key)))
+            return await _refuse(send, *limiter._node.tree.run(_tell, limiter, self._name_of(limiter, key)))
         try:
             await self.app(scope, receive, send)
         finally:
             if entered:
                 limiter._leave()
-
-    async def _refuse(self, scope: Scope, send: Send, told: _Told) -> None:
-        body = _problem(told.violated, told.retry_after)
-        headers = [
-            (b"retry-after", str(told.retry_after).encode()),
-            *told.fields,
-            (b"content-type", b"application/problem+json"),
-            (b"content-length", str(len(body)).encode()),
-        ]
-        await send({"type": "http.response.start", "status": 429, "headers": headers})
-        if scope.get("method") == "HEAD":  # in capitals: "head" is another method, whose answer has a body (RFC 9110, section 9.1)
-            body = b""
-        await send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _name_of(self, limiter: Limiter, key: Hashable) -> str:
         own = limiter.name  # may have the key in it, as limiters of a store need, and a key may be secret
@@ -259,6 +238,18 @@ class RateLimitMiddleware:
         if self._logged_at is None or not 0 <= now - self._logged_at < NS_PER_SECOND:
             self._logged_at = now
             _logger.warning("dry run: requests that would have been refused until now: %d", self.would_refuse)
+
+
+async def _refuse(send: Send, fields: list[tuple[bytes, bytes]], violated: tuple[str, ...], retry_after: int) -> None:
+    body = _problem(violated, retry_after)  # that of a HEAD request goes no further than the server
+    headers = [
+        (b"retry-after", str(retry_after).encode()),
+        *fields,
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    await send({"type": "http.response.start", "status": 429, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 async def _enter_at_once(limiter: Limiter) -> bool:
@@ -288,7 +279,7 @@ def _telling(send: Send, limiter: Limiter, name: str) -> Send:
         if message["type"] == "http.response.start":
             headers: Iterable[tuple[bytes, bytes]] = message.get("headers") or ()
             # In a copy, because the application may use its own again.
-            message = {**message, "headers": [*headers, *limiter._node.tree.run(_tell, limiter, name).fields]}
+            message = {**message, "headers": [*headers, *limiter._node.tree.run(_tell, limiter, name)[0]]}
         return send(message)
 
     return send_with_headers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from aiorate._rate import ns_to_seconds
@@ -60,11 +61,10 @@ def snapshot(node: Limit, places: Limit | None = None) -> Statistics:
     """The counters as they are now. ``places`` is the line of requests that wait for a place."""
     node.informed()
     counters = node.counters
-    paused_until = None if node.paused_until is None else ns_to_seconds(node.paused_until)
-    next_at: float | None = None
-    if node.first() is not None:
-        reading = node.next_reading()
-        next_at = float("inf") if reading is None else ns_to_seconds(reading)
+
+    def seconds(reading: int | None, otherwise: float | None) -> float | None:
+        return otherwise if reading is None else ns_to_seconds(reading)
+
     return Statistics(
         granted=count_of(node.granted - counters.given_back),
         refused=counters.refused,
@@ -80,7 +80,7 @@ def snapshot(node: Limit, places: Limit | None = None) -> Statistics:
         available=node.available(),
         skipped=counters.skipped,
         rate=node.scheduler.rate,
-        paused_until=float("inf") if node.stopped else paused_until,
-        next_at=next_at,
+        paused_until=inf if node.stopped else seconds(node.paused_until, None),
+        next_at=None if node.first() is None else seconds(node.next_reading(), inf),
         state=node.provider.state,
     )
