@@ -70,12 +70,9 @@ class Rate:
     """Permits per period, a whole number."""
     period_ns: int
     """Length of the period in nanoseconds, a whole number."""
-    _ticks: tuple[int, int]
-    """For exact arithmetic: the least whole numbers of ticks for a nanosecond and for a permit."""
-    _is_whole: bool
-    """Whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is longer."""
-    _months: int
-    """The calendar months of its period, which then has no fixed length: `period_ns` is that of the longest such months. 0: none."""
+    _ticks: tuple[int, int]  # for exact arithmetic: the least whole numbers of ticks for a nanosecond and for a permit
+    _is_whole: bool  # whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is longer
+    _months: int  # those of its period, which then has no fixed length: `period_ns` is that of the longest such months. 0: none
 
     def __init__(self, permits: Number, per: Duration = 1) -> None:
         n, n_den = exact(permits, "Rate(permits)")

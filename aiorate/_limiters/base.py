@@ -39,10 +39,8 @@ class Base:
     """One node of a tree, and the places below it if there is a ``max_concurrency``."""
 
     __slots__ = ("__weakref__", "_lowest", "_meter", "_node", "_places")
-    _places: tuple[tuple[Limit, Places], ...]
-    """The places that a block takes, each with its limit: its own, and those of what it shares."""
-    _lowest: Limit
-    """The limit that is asked on entering, and by those who share it: that of its places, if it has any."""
+    _places: tuple[tuple[Limit, Places], ...]  # that a block takes, each with its limit: its own, and those of what it shares
+    _lowest: Limit  # the one asked on entering, and by those who share it: that of its places, if it has any
 
     def __init__(
         self,
@@ -60,8 +58,6 @@ class Base:
     ) -> None:
         if max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None:
             check_options(type(self).__name__, max_waiting, clock, name, on_event, on_wait)
-        if not isinstance(precise, bool):
-            raise TypeError(f"Limiter(precise) must be True or False, not {type(precise).__name__}.")
         # The defaults by hand: a twelfth of the time that a limiter takes.
         late = 20_000_000 if catch_up == 0.02 else duration_to_ns(catch_up, f"{type(self).__name__}(catch_up)")
         kind, tree = (Limit, Tree) if scope == "loop" else kinds_of(type(self).__name__, scope)

@@ -75,9 +75,8 @@ class Budget(Base):
     """
 
     __slots__ = ("_names", "_on_error", "_parts", "_told", "_unnamed")
-
+    # What a reservation takes from, its own first: of each dimension its name, the limit, and the strategy there; of a Limiter, itself.
     _parts: tuple[tuple[str, Limit, Scheduler | Limit], ...]
-    """What a reservation takes from, its own first: of each dimension its name, the limit, and the strategy there; of a Limiter, itself."""
 
     def __init__(
         self,
@@ -338,12 +337,9 @@ class Lease:
                 mark(taken, held=-1)
 
     def __del__(self) -> None:
-        try:  # not suppress(), which may be gone as the interpreter ends
-            if self._state == "not entered":
-                _logger.warning("%r was never entered: write `async with budget.reserve(...) as lease:` around the call.", self)
-            self.__exit__()  # entered by hand and never left
-        except (AttributeError, ImportError):
-            return  # a signal handler interrupted its making, or the interpreter ends
+        if self._state == "not entered":
+            _logger.warning("%r was never entered: write `async with budget.reserve(...) as lease:` around the call.", self)
+        self.__exit__()  # entered by hand and never left
 
     def __repr__(self) -> str:
         return f"<Lease {self._amounts!r}, {self._state}>"

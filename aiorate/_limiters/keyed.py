@@ -58,14 +58,10 @@ class Keyed(Generic[K, V]):
     """``"loop"`` or ``"process"``."""
     shared: V | None
     """The limit that all keys share, for example to pause all of them. None if there is none, or if a function of the key names it."""
-    _KIND: ClassVar[type[Base]]
-    """The class of the members."""
-    _WANTED: ClassVar[str]
-    """What the factory must return, for errors."""
-    _weight: Callable[[K], object] | None = None
-    """The share of a key."""
-    _own: tuple[Base, ...] = ()
-    """What was made here besides the members, and is closed with them."""
+    _KIND: ClassVar[type[Base]]  # the class of the members
+    _WANTED: ClassVar[str]  # what the factory must return, for errors
+    _weight: Callable[[K], object] | None = None  # the share of a key
+    _own: tuple[Base, ...] = ()  # what was made here besides the members, and is closed with them
 
     def __init__(
         self,
@@ -316,10 +312,8 @@ def _references() -> int:
     return sys.getrefcount(member)
 
 
-_ALONE = _references()
-"""What `sys.getrefcount` returns for an object to which one variable refers."""
-_lock = RLock()
-"""Held while the keys of any change. It may be taken in a decision, so nobody who holds it asks for one."""
+_ALONE = _references()  # what `sys.getrefcount` returns for an object to which one variable refers
+_lock = RLock()  # held while the keys of any change. It may be taken in a decision, so nobody who holds it asks for one
 
 
 def _after_fork() -> None:
@@ -378,8 +372,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
         if shared is not None and not callable(shared):
             shared = Limiter(strategy_of("KeyedLimiter(shared)", shared), name="shared", on_event=on_event, scope=scope)
             self._own = (shared,)
-        of: Any = {"factory": factory, "shared": shared}  # more than other keys have
-        super().__init__(**of, max_keys=max_keys, idle=idle, name=name, on_event=on_event, on_wait=on_wait, scope=scope)
+        make: Any = factory  # it returns more than other keys have
+        super().__init__(make, shared=shared, max_keys=max_keys, idle=idle, name=name, on_event=on_event, on_wait=on_wait, scope=scope)
         self._weight = weight
         if weight is not None and not callable(weight):
             raise TypeError(f"KeyedLimiter(weight) must be a function of the key that returns a whole number, not {kind_of(weight)}.")
