@@ -111,7 +111,10 @@ def _tell(limiter: Limiter, name: str) -> _Told:
     level: Node | None = limiter._node
     while level is not None:
         now = level.now()  # which ends a pause that is over
-        held = _held_for(limiter) if level.is_held else None
+        held = None
+        if level.is_held:  # in how many ns a request of now would be granted
+            wait = None if limiter._node.shut else limiter._node.wait_for(1, limiter._node.informed())
+            held = _UNKNOWN if wait is None else max(wait, 1)
         for most, rate, left, at in level.permitted._standings(now):
             names.append(name)
             title, policy, window = _policy(name, names.count(name), most, rate.permits, rate.period_ns)
@@ -127,12 +130,6 @@ def _tell(limiter: Limiter, name: str) -> _Told:
         name = (level and level.name) or "shared"
     fields = [(b"ratelimit-policy", ", ".join(policies).encode()), (b"ratelimit", ", ".join(lefts).encode())]
     return fields, tuple(violated), retry_after
-
-
-def _held_for(limiter: Limiter) -> int:
-    """In how many ns a request of now would be granted."""
-    wait = None if limiter._node.shut else limiter._node.wait_for(1, limiter._node.informed())
-    return _UNKNOWN if wait is None else max(wait, 1)
 
 
 @lru_cache(256)  # limits: those of all keys are mostly the same

@@ -11,6 +11,7 @@ import os
 import sys
 from collections import Counter, OrderedDict
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from logging import DEBUG, getLogger
 from threading import RLock
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from aiorate._errors import check_count, kind_of, no_copy, shown
 from aiorate._events import Event, emit
+from aiorate._feedback import check_feedback
 from aiorate._limiters.base import Base, check_callback, check_options, kinds_of, strategy_of
 from aiorate._limiters.limiter import Limiter
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
@@ -375,8 +377,6 @@ class KeyedLimiter(Keyed[K, Limiter]):
         make: Any = factory  # it returns more than other keys have
         super().__init__(make, shared=shared, max_keys=max_keys, idle=idle, name=name, on_event=on_event, on_wait=on_wait, scope=scope)
         self._weight = weight
-        if weight is not None and not callable(weight):
-            raise TypeError(f"KeyedLimiter(weight) must be a function of the key that returns a whole number, not {kind_of(weight)}.")
         if weight is not None and shared is None:
             raise ValueError("KeyedLimiter(weight): only keys that share a limit have weights, and there is none. Add shared=.")
 
@@ -422,10 +422,6 @@ class KeyedLimiter(Keyed[K, Limiter]):
         """
         if feedback is None:
             return
-        from dataclasses import replace
-
-        from aiorate._feedback import check_feedback
-
         check_feedback(feedback)
         shared, everywhere = self[key]._node.keeps, [quota for quota in feedback.quotas if quota.name == "global"]
         if isinstance(shared, Limiter) and any(quota.remaining == 0 for quota in everywhere):

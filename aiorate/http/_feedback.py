@@ -40,9 +40,7 @@ _UNNAMED_PAUSE = 1.0  # seconds
 _LONGEST_TEXT = 1024  # characters of a field: a longer one is not a quota, and takes long to parse
 _ASIDE = {"age", "date", "server", "x-github-request-id"}  # these say nothing alone
 _READ = re.compile("limit|retry-after|used")  # part of the name of all others that are read
-LONGEST = 86_400.0
-"""Seconds, one day: pauses and resets are cut to it, whatever a server says."""
-
+LONGEST = 86_400.0  # seconds, one day: pauses and resets are cut to it, whatever a server says
 _MOST = 999_999_999_999_999  # as in structured fields: RFC 9651, section 3.3.1
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _ITEM, _PART = re.compile(rf'(?:{_STRING}|[^",])+'), re.compile(rf'(?:{_STRING}|[^";])+')
