@@ -201,10 +201,9 @@ class RateLimitMiddleware:
             key = await key
         if key is None:
             return await self.app(scope, receive, send)
-        limiter: Any = None
+        limiter = self._limiter[key] if isinstance(self._limiter, KeyedLimiter) else self._limiter
         entered = False
         try:
-            limiter = self._limiter[key] if isinstance(self._limiter, KeyedLimiter) else self._limiter
             simple = not limiter._places and limiter._node.provider is OWN
             entered = limiter.try_acquire() if simple else await _enter_at_once(limiter)
         except (WaitTooLong, LineFull):
@@ -229,9 +228,9 @@ class RateLimitMiddleware:
         own = limiter.name  # may have the key in it, as limiters of a store need, and a key may be secret
         return self._limiter.name or (own if own and isinstance(key, str) and key not in own else "default")
 
-    def _count(self, limiter: Limiter | None) -> None:
+    def _count(self, limiter: Limiter) -> None:
         self.would_refuse += 1
-        now = 0 if limiter is None else limiter._node.read()
+        now = limiter._node.read()
         if self._logged_at is None or not 0 <= now - self._logged_at < NS_PER_SECOND:
             self._logged_at = now
             _logger.warning("dry run: requests that would have been refused until now: %d", self.would_refuse)

@@ -122,9 +122,8 @@ def _wait(quota: Quota, refused: bool) -> float | None:
 
 def _throttles(status: int, retry_after: float | None, quotas: Iterable[Quota]) -> bool:
     # Whether the response refused the request because of its rate.
-    if status in _THROTTLING or (status in _IF_TIMED and retry_after is not None):
-        return True
-    return status == 403 and _used_up(quotas)
+    timed = status in _IF_TIMED and retry_after is not None
+    return status in _THROTTLING or timed or (status == 403 and _used_up(quotas))
 
 
 def _used_up(quotas: Iterable[Quota]) -> bool:
