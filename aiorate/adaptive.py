@@ -1,7 +1,4 @@
-"""AdaptiveRate: a rate that follows what a server answers, between two bounds.
-
-Checks what it is told, and sets the limiter's rate. Which rate is next, `aiorate._limiters.finder` decides. Knows nothing of HTTP.
-"""
+"""A rate that follows what a server answers, between two bounds. Knows nothing of HTTP; `aiorate._limiters.finder` decides the rate."""
 
 from __future__ import annotations
 

@@ -249,19 +249,13 @@ async def _refuse(send: Send, fields: list[tuple[bytes, bytes]], violated: tuple
 
 
 async def _enter_at_once(limiter: Limiter) -> bool:
-    """Take a permit, and a place where there is a limit of concurrency, if both are free now. A store is asked once.
-
-    ``limiter._leave()`` must follow True.
-    """
+    """Take a permit, and a place where there is a limit of concurrency, if both are free now. ``limiter._leave()`` must follow True."""
     with ExitStack() as undo:
         for limit, places in limiter._places:
             if not take_place(limit, places):
                 return limiter._refuse_try()
             undo.callback(leave_place, limit, places)
-        if limiter._node.provider is not OWN:
-            await limiter.acquire(max_wait=0)
-        elif not limiter.try_acquire():
-            return False
+        await limiter.acquire(max_wait=0)
         undo.pop_all()
     limiter._hold()
     return True

@@ -189,10 +189,7 @@ class Base:
         return watch
 
     def _totals(self) -> Counter[tuple[str, str | None]]:
-        """What was granted and refused since it was made, whatever was reset, and how many wait.
-
-        May be called in any thread, of any event loop: it reads plain numbers, perhaps while they change, and changes nothing.
-        """
+        """What was granted and refused since it was made, whatever was reset, and how many wait. For any thread: it changes nothing."""
         node, counters = self._node, self._node.counters
         kept = counters.past_granted + node.granted - counters.given_back
         waiting = sum([max(len(each.line), 0) for each in self._lines])
@@ -222,9 +219,7 @@ class Base:
 
     def _check_part(self, what: str, process: bool, shared: bool = False) -> None:
         """Raise ValueError, which names it ``what``, unless it can be a part of something for a ``process``, or for one event loop.
-
-        ``shared``: permits are taken from it through others.
-        """
+        ``shared``: permits are taken from it through others."""
         if shared and (most := self._node.max_waiting) is not None:
             raise ValueError(f"{what}: what is shared cannot have max_waiting={most[0]}. Give max_waiting to those who share it.")
         if process is not self._node.tree.threads:
@@ -279,10 +274,7 @@ def check_callback(what: str, function: object, told: str) -> None:
 
 
 def strategy_of(call: str, limit: object) -> Scheduler:
-    """The strategy of a rate, a strategy, or a list of these.
-
-    Raises TypeError or ValueError that begins with ``call``.
-    """
+    """The strategy of a rate, a strategy, or a list of these. Raises TypeError or ValueError that begins with ``call``."""
     if type(limit) is str:  # nearly always, and the question below takes longer than the others together
         return PlainPool(limit)
     if isinstance(limit, Scheduler):
