@@ -16,7 +16,7 @@ from aiorate._errors import check_count
 from aiorate._limiters.base import Base, finish
 from aiorate._loops.table import running_task, starved_here
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
-from aiorate._schedulers.interface import Scheduler, check_permits, check_window
+from aiorate._schedulers.interface import Scheduler, check_ns, check_permits
 from aiorate._schedulers.places import Places, Visit
 from aiorate._tree.refusals import no_lease
 
@@ -304,7 +304,7 @@ class Limiter(Base):
             largest: The largest number of permits that any one request asks for.
         """
         window = duration_to_ns(seconds, "bound(seconds)")
-        check_window(window, largest)
+        check_ns("bound(seconds)", window, least=1)
         return self._node.scheduler._bound_when_late(window, largest, self._node.catch_up)
 
     def _share(self, shared: Limiter | None) -> None:
