@@ -82,7 +82,7 @@ class StoreSession(Talk):
                 self._book(answer, sent._replace(parts=local.parts), sent.now)
                 self._refuse(answer)
                 pool.alone = range(pool.alone.start, sent.now + 1)
-        elif here and self._lost is not None and pool.refused and pool.hand.find(pool.refused)[1] is None:
+        elif here and self._lost is not None and pool.refused and pool.find(pool.refused)[1] is None:
             text = f"the store does not answer: {str(self._lost[1]).rstrip('.')}. It is asked again"
             raise self._error(f"{text}; on_unavailable= says what happens meanwhile.", self._lost[1])
         return asks and not here
@@ -145,10 +145,10 @@ class StoreSession(Talk):
 
         Slots that the first in line gathers, if it is for several permits, do not count as left.
         """
-        pool, hand = self._pool, self._pool.hand
-        if not hand.count or not pool.unit:
-            return bool(hand.count) and not self._uncovered(now)
-        return 2 * pool.usable(count_of(self._first() or 1), now) > self._came and hand.last_due() > now + pool.answer_ns
+        pool = self._pool
+        if not pool.count or not pool.unit:
+            return bool(pool.count) and not self._uncovered(now)
+        return 2 * pool.usable(count_of(self._first() or 1), now) > self._came and pool.last_due() > now + pool.answer_ns
 
     def _wants(self) -> tuple[Runs, float]:
         """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""
@@ -213,7 +213,7 @@ class StoreSession(Talk):
             self._follow(answer.numbers[2])
             self._refuse(answer)
             node.changed()
-            if not pool.unit and pool.hand.count:
+            if not pool.unit and pool.count:
                 self._later(FLUSH_NS)
 
     def unreachable(self, failure: Unreachable, silent: float) -> bool:
@@ -318,7 +318,7 @@ class StoreSession(Talk):
             pool.give_up(None, node.now())
         if waits and node.paused:
             self._tell()
-        elif pool.asked or (pool.hand.count and not pool.unit):  # the next question tells of them
+        elif pool.asked or (pool.count and not pool.unit):  # the next question tells of them
             self._later(FLUSH_NS)
         elif any(pool.corrections):
             self._tell()
