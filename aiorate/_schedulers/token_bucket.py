@@ -159,10 +159,9 @@ class Stored(Metered):
             return at
         (last, level, over), (unit, cost, full, *_) = self._level(now), self._plan
         need = ahead * cost + min(permits * cost, full)
-        if need > level:
-            # What returns is rounded in each step, by less than a nanosecond in all, and the answer is never too late.
-            last += ceil_div(self._fresh_for(level, over, need), unit) - (full < self._plan[3])
-        return at if at > last else last
+        # What returns is rounded in each step, by less than a nanosecond in all, and the answer is never too late.
+        end: int = last + ceil_div(self._fresh_for(level, over, need), unit) - (full < self._plan[3])
+        return at if at > end else end
 
     def _filled(self, level: int, over: int, fresh: int) -> tuple[int, int]:
         """The level and the overflow after ``fresh`` units: they fill it, the rest overflows, and then what may return does."""
