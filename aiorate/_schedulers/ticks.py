@@ -15,6 +15,7 @@ requests already.
 from __future__ import annotations
 
 from abc import abstractmethod
+from math import log1p
 from typing import TYPE_CHECKING, Any
 
 from aiorate._meter import ENDLESS, NO_LINE, Meter, PureMeter
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _ONE = 1
+_SURE = 1 - 1e-12  # more than the error of a float
 Numbers = tuple[int, int, int, "int | None", tuple[int, int, float, int]]
 
 
@@ -251,6 +253,14 @@ class BurstCompensation(TicksAccumulator):
     def strictness(self) -> float:
         """The fraction of missed time that a late request gives up."""
         return as_float(*self._strictness)
+
+    def available(self, now: int) -> int:
+        """The permits that can go at once, one by one: each of them gives up its fraction of what is left."""
+        (num, den), behind = self._strictness, now * self._unit - self._due(now)
+        if behind < 0 or num in (0, den):
+            return super().available(now)
+        # Each leaves (1 - strictness) x behind - cost, rounded down by less than a tick; in floats, and never too many.
+        return 1 + int(_SURE * log1p(behind * num / (den * (self._cost + 1))) / log1p(num / (den - num)))
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """With strictness 1 ``largest + rate x window``. Otherwise None: a burst of any size may follow a long pause."""
