@@ -193,7 +193,7 @@ class Budget(Base):
         least = []
         for name, node, limit in self._parts[: last + 1]:  # a reservation of it takes nothing of those after them
             now, dimensions = node.informed(), node.scheduler
-            if node is not limit and (node.closed or node.held_at is not None or node.line.first_request() is not None):
+            if node is not limit and (node.closed or node.held_at is not None or node.line.is_waited_in):
                 return 0
             if name == place:
                 least.append(dimensions.available_of(place, now) if isinstance(dimensions, Dimensions) else node.available())

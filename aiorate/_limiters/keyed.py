@@ -262,6 +262,7 @@ class Keyed(Generic[K, V]):
             if shared is not None and made._lowest.line.turns is not None:  # they would miss it
                 raise ValueError("others share it already: make one for each key, which others may share once it shares this limit.")
             made._share(shared)
+            made._node.here()  # so that it has the clock of the loop
             made._node.used = made._node.read() if self._uses < 0 else self._uses
             if flow is not None and made._node.above is not None:
                 made._node.flow = flow

@@ -260,7 +260,7 @@ class BurstCompensation(TicksAccumulator):
         if behind < 0 or num in (0, den):
             return super().available(now)
         # Each leaves (1 - strictness) x behind - cost, rounded down by less than a tick; in floats, and never too many.
-        return 1 + int(_SURE * log1p(behind * num / (den * (self._cost + 1))) / log1p(num / (den - num)))
+        return 1 + int(_SURE * log1p(as_float(behind * num, den * (self._cost + 1))) // log1p(as_float(num, den - num)))
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """With strictness 1 ``largest + rate x window``. Otherwise None: a burst of any size may follow a long pause."""

@@ -108,21 +108,24 @@ class StoreFile:
                 time.sleep(_NAP)  # not sched_yield(), which hands whole slices to others
             if self._lock._is_owned():  # type: ignore[attr-defined]  # a signal handler or a finalizer, in the middle of a question
                 break
+            if not self._lock.acquire(timeout=_NAP):  # a thread that has it may wait for a signal handler of this one
+                continue
             try:
-                with self._lock:
-                    try:
-                        self._open()
-                        flock(self._descriptor, LOCK_EX | LOCK_NB)
-                        answer = self._decide(record, now, decide)
-                        self._busy = 0, 0
-                        return answer
-                    finally:
-                        if self._descriptor >= 0:
-                            flock(self._descriptor, LOCK_UN)
+                try:
+                    self._open()
+                    flock(self._descriptor, LOCK_EX | LOCK_NB)
+                    answer = self._decide(record, now, decide)
+                    self._busy = 0, 0
+                    return answer
+                finally:
+                    if self._descriptor >= 0:
+                        flock(self._descriptor, LOCK_UN)
             except BlockingIOError:
                 continue
             except OSError as error:
                 raise EngineUnavailable(f"the file of limits {self.path!r} cannot be used: {error.strerror or error}.") from error
+            finally:
+                self._lock.release()
         reading, (first, last) = time.monotonic_ns(), self._busy
         self._busy = first if reading - last < _GRACE else reading, reading
         if reading - self._busy[0] < _GRACE:
