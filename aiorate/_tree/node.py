@@ -185,7 +185,7 @@ class Node(Supply):
                 if first is not None:
                     self.provider.held_up()
                 elif served < now:
-                    self.late_since, self.woken_at = served, now
+                    self.late = served, now
                 self._leave_above()
                 self.due = None
                 tree.wake(self, None if first is None or self.stopped else self.paused_until)
@@ -325,7 +325,7 @@ class Node(Supply):
 
     def changed(self) -> None:
         """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
-        self.late_since = None
+        self.late = None
         self.look()
         self.open_meter()
 
@@ -378,7 +378,7 @@ class Node(Supply):
                 except RuntimeError:  # a closed loop wakes nobody
                     continue
             waker.retire()
-        self.standing = self.due = self.wake_at = self.late_since = None
+        self.standing = self.due = self.wake_at = self.late = None
         self.provider.moved()
         self.resuming = 0
 
