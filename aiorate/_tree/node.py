@@ -240,7 +240,7 @@ class Node(Supply):
         """The first is due at that instant, and stands above no longer."""
         self._leave_above()
         self.due = None if at >= NOBODY_KNOWS else at
-        self.tree.wake(self, None if self.due is None else at + self.offset if self.held_at is None else self.reading_at(at))
+        self.tree.wake(self, None if self.due is None else self.reading_at(at))
 
     def _stand(self, first: Ticket | Node, up: Permits, now: int, late: int) -> None:
         """The first stands in the line above, once it is due here."""
@@ -426,8 +426,7 @@ class Node(Supply):
                 except Exception:  # of a strategy, a clock, or a store that is lost: those that left the line must be told
                     more = None
             ticket.set_result(overdue(ticket.wanted, ticket.most_ns or 0, more))
-        if any(ticket is self.line.head for ticket in late):
-            self.look()
+        self.look()
 
     def dismiss(self) -> None:
         """Nobody asks it again: its key was evicted."""
