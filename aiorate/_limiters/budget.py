@@ -74,9 +74,8 @@ class Budget(Base):
     """
 
     __slots__ = ("_names", "_on_error", "_parts", "_told", "_unnamed")
-
+    # What a reservation takes from, its own first: of each dimension its name, the limit, and the strategy there; of a Limiter, itself.
     _parts: tuple[tuple[str, Limit, Scheduler | Limit], ...]
-    """What a reservation takes from, its own first: of each dimension its name, the limit, and the strategy there; of a Limiter, itself."""
 
     def __init__(
         self,
@@ -155,13 +154,12 @@ class Budget(Base):
         if on_error is not None:
             check_on_error("reserve(on_error)", on_error)
         most_ns = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)", NO_BOUND)
-        granted = self._granted("reserve", amounts)
+        asked = self._asked("reserve", amounts)
         for place, amount in amounts.items():
-            if granted[place] < amount and place not in self._told:
+            if asked[place] < amount and place not in self._told:
                 self._told.add(place)
-                told = Event("clamped", self._node.name, key=place, permits=granted[place])
+                told = Event("clamped", self._node.name, key=place, permits=asked[place])
                 self._node.tree.post(partial(self._node.tell, told))
-        asked = Amounts(self._names, tuple(granted.values()))
         return Lease(self, asked, most_ns, self._on_error if on_error is None else on_error)
 
     def _limit_of(self, feedback: Feedback, quota: Quota) -> tuple[Limit, str | None] | None:
@@ -203,9 +201,9 @@ class Budget(Base):
 
     def delay(self, **amounts: int) -> float:
         """Return how many seconds a reservation of these amounts would have to wait now; infinite if the budget is closed."""
-        return self._wait_now(Amounts(self._names, tuple(self._granted("delay", amounts).values())))
+        return self._wait_now(self._asked("delay", amounts))
 
-    def _granted(self, call: str, amounts: dict[str, int]) -> dict[str, int]:
+    def _asked(self, call: str, amounts: dict[str, int]) -> Amounts:
         """The amounts of all dimensions, none above the most that can be granted at once, here and in what is shared."""
         self._check_amounts(call, amounts)
         amounts = {**self._unnamed, **amounts}
@@ -213,7 +211,7 @@ class Budget(Base):
             most = limit.max_permits
             if most is not None and most < amounts[place]:
                 amounts[place] = most
-        return amounts
+        return Amounts(self._names, tuple(amounts.values()))
 
     def _check_amounts(self, call: str, amounts: dict[str, int]) -> None:
         """Raise TypeError or ValueError for amounts that cannot be asked for."""
@@ -333,12 +331,9 @@ class Lease:
                 _correct(self._budget._node, Amounts(reserved.names, more), taken)
 
     def __del__(self) -> None:
-        try:  # not suppress(), which may be gone as the interpreter ends
-            if self._state == "not entered":
-                _logger.warning("%r was never entered: write `async with budget.reserve(...) as lease:` around the call.", self)
-            self.__exit__()  # entered by hand and never left
-        except (AttributeError, ImportError):
-            return  # a signal handler interrupted its making, or the interpreter ends
+        if self._state == "not entered":
+            _logger.warning("%r was never entered: write `async with budget.reserve(...) as lease:` around the call.", self)
+        self.__exit__()  # entered by hand and never left
 
     def __repr__(self) -> str:
         return f"<Lease {self._amounts!r}, {self._state}>"

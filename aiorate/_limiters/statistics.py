@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from aiorate._rate import ns_to_seconds
@@ -61,11 +62,11 @@ def snapshot(node: Limit, places: Limit | None = None) -> Statistics:
     """The counters as they are now. ``places`` is the line of requests that wait for a place."""
     node.informed()
     counters = node.counters
-    paused_until = None if node.paused_until is None else ns_to_seconds(node.paused_until)
     next_at: float | None = None
     if (first := node.first()) is not None:
         wait = node.wait_for(first.wanted, node.now(), 0, first if isinstance(first, Node) else None)
-        next_at = float("inf") if wait is None else ns_to_seconds(node.read() + wait)
+        next_at = inf if wait is None else ns_to_seconds(node.read() + wait)
+    paused_until = None if node.paused_until is None else ns_to_seconds(node.paused_until)
     return Statistics(
         granted=count_of(node.granted - counters.given_back),
         refused=counters.refused,
@@ -81,7 +82,7 @@ def snapshot(node: Limit, places: Limit | None = None) -> Statistics:
         available=node.available(),
         skipped=counters.skipped,
         rate=node.scheduler.rate,
-        paused_until=float("inf") if node.stopped else paused_until,
+        paused_until=inf if node.stopped else paused_until,
         next_at=next_at,
         state=node.provider.state,
     )

@@ -8,18 +8,16 @@ The laws, which `aiorate.testing.check_scheduler` tries on any scheduler:
 1.  A question changes nothing, and neither does a refusal. Only the first instant given may start the schedule.
 2.  A request is never granted before the instant named for it, and always at that instant or later.
 3.  More permits are never sooner, and a take makes nobody sooner.
-4.  No window of any history holds more permits than `Scheduler.bound` says. A permit given back by its receipt counts as never
-    granted. A permit given back without a receipt counts as one fewer at the instant at which it comes back.
-5.  A take that is given back at once, by receipt, leaves no trace. The takes of one instant that come back whole, later and with
-    nothing in between, leave none within 1 ns in any strategy of aiorate. After any return, no request is sooner than in the earlier
-    of two histories: without the take, and with the take kept.
+4.  No window of any history holds more permits than `Scheduler.bound` says. Given back by its receipt, a permit counts as never granted;
+    without one, as one fewer when it comes back.
+5.  A take that is given back at once, by receipt, leaves no trace. Nor do the takes of one instant that come back whole with nothing in
+    between, within 1 ns. After any return, no request is sooner than it would be without the take, or with the take kept.
 6.  Adding a constant to all instants changes nothing else.
 7.  A clock that goes back makes no progress and earns no credit.
-8.  No drift: the k-th grant under load is due at exactly its share of the schedule, after a thousand million grants too.
-9.  The permits that `Scheduler.available` counts are granted, at that instant or any later one, as long as nothing else is taken.
+8.  No drift: the k-th grant under load is due at exactly its share of the schedule.
+9.  The permits that `Scheduler.available` counts are granted, then or later, as long as nothing else is taken.
 10. A charge delays later requests as a take does where the take is due, and by no less where it is not.
-11. With ``ahead``, `Scheduler.peek` names no instant later than the one at which the request would be granted, if the permits ahead of it
-    were taken before, each as soon as it is due; and that very instant where permits lie on a straight line.
+11. With ``ahead``, `Scheduler.peek` is never later than the truth, and exact where permits lie on a straight line.
 12. A grab of the scheduler's meter, if it has one, does what a take of one permit does, or nothing.
 """
 
@@ -126,9 +124,10 @@ class Scheduler(ABC):
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits that were used without a request. Later requests wait for them.
 
-        This default takes portions of the largest request allowed, each as soon as it is due. The strategies of aiorate take any
+        This default takes portions of the largest request allowed, each as soon as it is due. Strategies of aiorate that have one take any
         number in one step.
         """
+        check_permits("charge()", permits)
         most = permits if self.max_permits is None else self.max_permits
         while permits > 0:
             portion = min(permits, most)

@@ -21,7 +21,8 @@ class Visit(int):
 
 
 class Places(Scheduler):
-    """Grants each `Visit` a free place, and refuses until one is given back. Time and other requests change nothing.
+    """Grants each `Visit` a free place, and refuses until one is given back. Time and other requests change nothing. A request takes one
+    place, whatever it takes of the limit above.
 
     In a child process after a fork all places are free, because their holders are in the parent and leave there.
     """
@@ -29,7 +30,6 @@ class Places(Scheduler):
     __slots__ = ("_process", "holder", "rate", "size", "used")
 
     books_since: bool = False
-    max_permits: int | None = None  # a request takes one place, whatever it takes of the limit above
 
     def __init__(self, size: int) -> None:
         self.size: int = size

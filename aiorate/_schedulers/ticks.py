@@ -15,17 +15,19 @@ requests already.
 from __future__ import annotations
 
 from abc import abstractmethod
+from math import log1p
 from typing import TYPE_CHECKING, Any
 
 from aiorate._meter import ENDLESS, NO_LINE, Meter, PureMeter
 from aiorate._rate import Rate, as_float, ceil_div, exact, ratio_of
-from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_permits, check_window
+from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_window
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
 
 
 _ONE = 1
+_SURE = 1 - 1e-12  # more than the error of a float
 Numbers = tuple[int, int, int, "int | None", tuple[int, int, float, int]]
 
 
@@ -49,12 +51,13 @@ class Pacing(Metered):
             check_ns("start", start)
         numbers = self._measure(Rate.of(rate))
         self._line: Meter = PureMeter() if numbers is NO_LINE else Meter(numbers)
-        self._start(start)
+        self.reset(start)
 
-    def _start(self, start: int | None) -> None:
+    def reset(self, now: int | None) -> None:
+        """Owe nothing, with the store of a new scheduler, from now on or, if that is None, from the first request on."""
         self._latest, self._lost, self._line.cut = None, 0, 0
         self._stored = self._most or 0 if self._starts_full else 0
-        self._line.due = None if start is None else start * self._unit
+        self._line.due = None if now is None else now * self._unit
 
     def _measure(self, rate: Rate) -> tuple[int, int, float, int]:
         self.rate = rate
@@ -123,12 +126,6 @@ class Pacing(Metered):
                 due, stored, lost = self._after(-permits, due, stored, lost, since)
             self._line.due, self._stored, self._lost = due, stored, lost
 
-    def charge(self, permits: int, now: int) -> None:
-        """Take permits from the store, and the rest on credit: later requests wait for it."""
-        check_permits("charge()", permits)
-        self._latest = None
-        self._line.due, self._stored, self._lost = self._after(permits, self._due(now), self._stored, self._lost, now)
-
     def set_rate(self, rate: Rate, now: int) -> None:
         """The next slot keeps its instant, the ones after it follow at the new rate. What is stored or owed keeps its duration."""
         due, line, unit, cost = self._due(now), self._line, self._unit, self._cost
@@ -139,10 +136,6 @@ class Pacing(Metered):
     def _rescaled(self, unit: int, cost: int) -> int:
         """The store, which was filled at that `_unit` and `_cost`."""
         return self._stored * self._unit // unit  # rounded down: no fraction of a permit is given
-
-    def reset(self, now: int) -> None:
-        """Owe nothing, with the store of a new scheduler."""
-        self._start(now)
 
     def available(self, now: int) -> int:
         """The slots that are due by now and, where stored permits are free, those in the store."""
@@ -260,6 +253,14 @@ class BurstCompensation(TicksAccumulator):
     def strictness(self) -> float:
         """The fraction of missed time that a late request gives up."""
         return as_float(*self._strictness)
+
+    def available(self, now: int) -> int:
+        """The permits that can go at once, one by one: each of them gives up its fraction of what is left."""
+        (num, den), behind = self._strictness, now * self._unit - self._due(now)
+        if behind < 0 or num in (0, den):
+            return super().available(now)
+        # Each leaves (1 - strictness) x behind - cost, rounded down by less than a tick; in floats, and never too many.
+        return 1 + int(_SURE * log1p(behind * num / (den * (self._cost + 1))) / log1p(num / (den - num)))
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """With strictness 1 ``largest + rate x window``. Otherwise None: a burst of any size may follow a long pause."""

@@ -159,10 +159,9 @@ class Stored(Metered):
             return at
         (last, level, over), (unit, cost, full, *_) = self._level(now), self._plan
         need = ahead * cost + min(permits * cost, full)
-        if need > level:
-            # What returns is rounded in each step, by less than a nanosecond in all, and the answer is never too late.
-            last += ceil_div(self._fresh_for(level, over, need), unit) - (full < self._plan[3])
-        return at if at > last else last
+        # What returns is rounded in each step, by less than a nanosecond in all, and the answer is never too late.
+        end: int = last + ceil_div(self._fresh_for(level, over, need), unit) - (full < self._plan[3])
+        return at if at > end else end
 
     def _filled(self, level: int, over: int, fresh: int) -> tuple[int, int]:
         """The level and the overflow after ``fresh`` units: they fill it, the rest overflows, and then what may return does."""
@@ -176,12 +175,9 @@ class Stored(Metered):
         return (level + moved, over - moved) if moved > 0 else (level, over)
 
     def _fresh_for(self, level: int, over: int, need: int) -> int:
-        """The fresh units after which it holds ``need``, which is at most full."""
+        """The fresh units after which it holds ``need``: with what returns beside them, and with all of it."""
         num, den = self._plan[4:]
-        if num == den or over <= 0:
-            return need - level
-        x, dry = ceil_div((need - level) * den, num), over * den // (num - den)
-        return x if x <= dry else dry + (need - level - dry - dry * (num - den) // den)
+        return max(ceil_div((need - level) * den, num), need - level - over)
 
     def _note_level(self, now: int, level: int) -> None:
         """A take found that level: no permits of earlier ones fit in that would not fit above it."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 LONG_AGO = -(1 << 198)
 """Before all other instants."""
 _DAY_NS = 86_400 * NS_PER_SECOND
-_MANY_GONE = 3  # entries, before they are cut off
 _MANY_AFTER = 4096  # entries, each of which would have to be written again: it takes 0.3 ms
 _instant, _total = itemgetter(0), itemgetter(1)
 
@@ -88,7 +87,7 @@ class SlidingWindow(Window):
         log, first, begins = self._log, self._first, now - self.rate.period_ns
         while first < len(log) and log[first][0] <= begins:
             first += 1
-        if first > _MANY_GONE and 2 * first > len(log):
+        if first > 3 and 2 * first > len(log):  # more than half are gone
             del log[: first - 1]
             first = 1
         self._first, entry = first, (now, log[-1][1] + permits)
@@ -144,14 +143,6 @@ class SlidingWindow(Window):
     def reset(self, now: int) -> None:
         """Forget all grants."""
         self._log, self._first = [(now, 0)], 1
-
-    def available(self, now: int) -> int:
-        """What the window that ends now has left."""
-        log = self._log
-        if now < log[-1][0]:
-            return 0
-        place = bisect_right(log, now - self.rate.period_ns, self._first, key=_instant)
-        return max(0, self.rate.permits - (log[-1][1] - log[place - 1][1]))
 
     def bound(self, window: int, largest: int = 1) -> int:
         """n for a period or less, and n more for each further period begun."""

@@ -37,14 +37,9 @@ _LONGEST = 32  # the same while connecting: a cluster or a Sentinel takes a doze
 _IDLE = 4
 _MOST = 256  # keys in one call: writing and reading that keeps the loop busy for 10 ms, and the server for 3
 _RETRY, _LONGEST_RETRY = 0.01, 0.25
-# Whoever asks here tries again by himself. While a connection is opened, each answer has its time.
-_ALONE: dict[str, Any] = {
-    "socket_timeout": _PATIENCE * _TICK,
-    "socket_connect_timeout": _PATIENCE * _TICK,
-    "retry": None,
-    "retry_on_error": [],
-    "retry_on_timeout": False,
-}
+# While a connection is opened, each answer has its time. Whoever asks here tries again by himself.
+_PATIENT = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), _PATIENCE * _TICK)
+_ALONE: dict[str, Any] = {**_PATIENT, "retry": None, "retry_on_error": [], "retry_on_timeout": False}
 _OUTAGES = {
     *("ConnectionError", "TimeoutError", "OSError", "ClusterError", "SlotNotCoveredError"),
     *("InvalidResponse", "ValueError", "TypeError", "LookupError"),  # what a parser raises for junk
@@ -121,12 +116,12 @@ class StoreClient:
             if session in self._wanting or session in self._asked:
                 continue
             self._attached.discard(session)
-            if self._attached or not self._runs:
-                self._leaving.remove((session, tell))
-                with suppress(RuntimeError, OSError):  # its loop is closed
-                    tell()
-            else:
+            if self._runs and not self._attached:  # the task ends first
                 self._rouse()
+                continue
+            self._leaving.remove((session, tell))
+            with suppress(RuntimeError, OSError):  # its loop is closed
+                tell()
 
     def _rouse(self) -> None:
         """Have the idle task go on, or end if nothing is wanted."""
@@ -263,7 +258,7 @@ class StoreClient:
             if self._ticks <= _LONGEST or self._task is None:  # by somebody else
                 raise
             self._task.uncancel()
-            replies = [TimeoutError(f"no answer within {_PATIENCE * _TICK} s")] * len(questions)
+            replies = [TimeoutError(f"none within {(_LONGEST if self._opening else _PATIENCE) * _TICK:g} s")] * len(questions)
         except Exception as error:
             replies = [error] * len(questions)
         self._decide(self._hear, replies, began)

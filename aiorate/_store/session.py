@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 KEY = "aiorate:"
 """What keys in the store begin with."""
-_INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after slots were wanted last
+_INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after somebody wanted something last
 _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
 _SINCE = 1 << 190  # since when they stand in line: later than any instant
@@ -62,7 +62,7 @@ class StoreSession(Talk):
         self._lost: tuple[int, Unreachable] | None = None  # the reading at the first call without an answer, and what failed last
         self._degraded: bool = False  # whether that has gone on for longer than the grace
         self._local: Local | None = None  # the store meanwhile, by the policies "local" and "open"
-        self._wanted_at: int = 0  # the reading when slots were wanted last
+        self._asked_at: int = 0  # the reading when the client was told to ask last
         self._asked: list[Ticket] = []  # the requests that the question under way is for, if they ask once
         super().__init__(node, pool, terms.horizon, terms.lease if pool.unit else 0, terms.slack)  # of reservations, nothing is taken ahead
 
@@ -73,8 +73,6 @@ class StoreSession(Talk):
         pool, node, local = self._pool, self._node, self._local
         here = pool.outage not in ("", "wait")  # whether the policy answers at once
         asks = (here or not self._enough(now) or bool(self._once(lacking=True))) and self._tell()
-        if asks:
-            self._wanted_at = node.read()
         if here and local is not None:
             runs, within = self._wants() if node.held_at is None else ([], -1.0)
             if runs:
@@ -84,7 +82,7 @@ class StoreSession(Talk):
                 self._book(answer, sent._replace(parts=local.parts), sent.now)
                 self._refuse(answer)
                 pool.alone = range(pool.alone.start, sent.now + 1)
-        elif here and self._lost is not None and pool.refused and pool.hand.find(pool.refused)[1] is None:
+        elif here and self._lost is not None and pool.refused and pool.find(pool.refused)[1] is None:
             text = f"the store does not answer: {str(self._lost[1]).rstrip('.')}. It is asked again"
             raise self._error(f"{text}; on_unavailable= says what happens meanwhile.", self._lost[1])
         return asks and not here
@@ -134,6 +132,7 @@ class StoreSession(Talk):
         """Have the client ask that is the right one here. Returns whether there is one."""
         if not self._open:
             return False
+        self._asked_at = self._node.read()
         self.moved()
         if self.client is None:
             self.client = client_of(self._terms.source, self._key, self._node.tree.threads)
@@ -146,10 +145,10 @@ class StoreSession(Talk):
 
         Slots that the first in line gathers, if it is for several permits, do not count as left.
         """
-        pool, hand = self._pool, self._pool.hand
-        if not hand.count or not pool.unit:
-            return bool(hand.count) and not self._uncovered(now)
-        return 2 * pool.usable(count_of(self._first() or 1), now) > self._came and hand.last_due() > now + pool.answer_ns
+        pool = self._pool
+        if not pool.count or not pool.unit:
+            return bool(pool.count) and not self._uncovered(now)
+        return 2 * pool.usable(count_of(self._first() or 1), now) > self._came and pool.last_due() > now + pool.answer_ns
 
     def _wants(self) -> tuple[Runs, float]:
         """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""
@@ -166,7 +165,7 @@ class StoreSession(Talk):
         self._unanswered()
         runs, within = ([], -1.0) if closed or node.held_at is not None else self._wants()
         gone = self._pool.give_up(self._tail, node.now()) if closed else 0
-        probes = self._degraded and reading - self._wanted_at < _INTEREST_NS
+        probes = self._degraded and reading - self._asked_at < _INTEREST_NS
         if not (super().busy or runs or gone or probes or (node.held_at is not None and node.first() is not None)):
             if not self._degraded:
                 self._lost = None
@@ -214,7 +213,7 @@ class StoreSession(Talk):
             self._follow(answer.numbers[2])
             self._refuse(answer)
             node.changed()
-            if not pool.unit and pool.hand.count:
+            if not pool.unit and pool.count:
                 self._later(FLUSH_NS)
 
     def unreachable(self, failure: Unreachable, silent: float) -> bool:
@@ -319,7 +318,7 @@ class StoreSession(Talk):
             pool.give_up(None, node.now())
         if waits and node.paused:
             self._tell()
-        elif pool.asked or (pool.hand.count and not pool.unit):  # the next question tells of them
+        elif pool.asked or (pool.count and not pool.unit):  # the next question tells of them
             self._later(FLUSH_NS)
         elif any(pool.corrections):
             self._tell()

@@ -99,7 +99,8 @@ class Talk(Provider):
         pool, line, first = self._pool, self._node.line, self._node.first()
         below = sorted(line.below(), key=lambda limit: limit is not first)
         some = [*islice((each for each in chain(below, line) if any(pool.need(each.wanted))), 2 * MOST_RUNS)]
-        have = pool.hand.amounts(len(pool.parts), now)
+        left = [(run.n - run.lapsed(now), run.amounts) for run in pool.runs]
+        have = [sum([n * amounts[j] for n, amounts in left]) for j in range(len(pool.parts))]
         for place, each in enumerate(some):
             have = [own - of for own, of in zip(have, pool.need(each.wanted), strict=True)]
             if min(have) < 0:
@@ -206,7 +207,7 @@ class Talk(Provider):
                 slots.append(pool.run(n, place, starts, need, sent.parts, now))
         self._seat, self._tail = answer.seat, slots[-1] if slots else None
         pool.unanswered()
-        pool.hand.add(*slots)
+        pool.add(*slots)
         if answer.wait and not sent.whole and not numbers[2]:
             wait = ceil(answer.wait * US)
             if closes is not None:  # permits may come back meanwhile, and somebody waits for them
@@ -262,16 +263,11 @@ class Talk(Provider):
 
     # Later.
 
-    @property
-    def _open(self) -> bool:
-        """Whether the store may be asked."""
-        return not self._node.closed
-
     def _later(self, ns: int) -> None:
         """Within ``ns``, look after what is in hand, untold, or paused."""
         node, loop = self._node, self._node.tree.loop
         at = node.read() + ns
-        if loop is None or not self._open or (self._timer is not None and self._timer_at <= at):
+        if loop is None or loop.closed or node.closed or (self._timer is not None and self._timer_at <= at):
             return
         self._no_timer()
         self._timer, self._timer_at = loop.call_at(at, self._on_timer), at

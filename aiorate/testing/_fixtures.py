@@ -53,7 +53,9 @@ def virtual_loop(request: pytest.FixtureRequest) -> Iterator[VirtualLoop]:
     For anyio's plugin, let the fixture anyio_backend return ``"asyncio", {"loop_factory": VirtualLoop}``.
     """
     if pytest_asyncio is not None and pytest_asyncio.is_async_test(request.node):
-        yield request.getfixturevalue(_name_of_loop(request.node))
+        mark = request.node.get_closest_marker("asyncio")
+        scope = mark.kwargs.get("loop_scope") if mark else None
+        yield request.getfixturevalue(f"_loop_of_{scope or request.config.getini('asyncio_default_test_loop_scope')}")
         return
     yield (loop := VirtualLoop())
     if not loop.is_closed():
@@ -69,14 +71,6 @@ def pytest_asyncio_loop_factories(item: pytest.Function) -> Generator[None, Any,
 
 
 # The loop of a test is known in it only. These run there before it: one for each scope of pytest-asyncio's loops.
-
-
-def _name_of_loop(item: pytest.Item) -> str:
-    mark = item.get_closest_marker("asyncio")
-    given = None if mark is None else mark.kwargs.get("loop_scope")
-    return f"_loop_of_{given or item.config.getini('asyncio_default_test_loop_scope')}"
-
-
 if pytest_asyncio is not None:
     for _scope in ("function", "class", "module", "package", "session"):
 

@@ -103,6 +103,9 @@ def test_available_counts_the_slots_that_are_due() -> None:
     assert pace.ticks == S // 10
     assert (idle.available(5 * S), idle.take(1, 5 * S)) == (1, 5 * S)
     assert [idle.available(5 * S + S // 20 * place) for place in range(1, 5)] == [0, 1, 1, 2]
+    for strictness, one_by_one in [(0, 11), (0.25, 5), (0.5, 3), (0.99, 1), (1, 1)]:  # each gives up its part of what is left
+        pace = BurstCompensation("10/s", strictness, start=0)
+        assert pace.available(S) == one_by_one == [pace.take(1, S) <= S for _ in range(12)].count(True)
 
 
 def test_a_returned_slot_brings_its_gap_back() -> None:

@@ -46,6 +46,16 @@ def test_give_back_fills_up_to_the_size_of_the_pool() -> None:
     assert shrunk.active == before
 
 
+def test_the_last_of_a_backlog_returns_to_its_last_tick() -> None:
+    """Since a return by receipt, a third of a nanosecond waits: the instant is the same for all who ask, however long they have waited."""
+    pool = TokenPool("3/10s", burst_ratio=7.3, start=0)
+    for instant in (0, 3333333334, 6666666667):
+        assert pool.take(1, instant) == instant
+    pool.give_back(1, 6666666668, taken=3333333334)
+    due = pool.peek(7, 6666666668)
+    assert pool.take(7, due, since=6666666667) == due == 10 * S
+
+
 def test_set_rate_of_a_pool_keeps_nanoseconds_and_debts() -> None:
     """A debt of half a second stays one of half a second, and two permits at 1/s do not become two thousand at 1000/s."""
     owing, full = TokenPool("10/s", start=0), TokenPool("1/s", start=0)
