@@ -113,7 +113,8 @@ class Talk(Provider):
         if not pool.unit:
             needs = [pool.need(each.wanted) for each in self._uncovered(now)]
             return [(len([*same]), need) for need, same in groupby(needs)][:MOST_RUNS]
-        first, waiting = count_of(self._first()), self._node.permits_in_line()
+        first, line = count_of(self._first()), self._node.line
+        waiting = sum([count_of(below.wanted) for below in line.below()], count_of(line.total))
         ready = pool.usable(first or 1, now)
         expected = self._expected(first, waiting) if self._lease else 0
         missing = waiting + expected - ready

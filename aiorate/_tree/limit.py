@@ -193,10 +193,6 @@ class Limit(Node):
         self.provider.look()
         return self.look_now()
 
-    def permits_in_line(self) -> int:
-        """The permits of all who wait there; of each limit below, those of its first."""
-        return sum([count_of(below.wanted) for below in self.line.below()], count_of(self.line.total))
-
     def available(self) -> int:
         """How many permits a newcomer would get at once."""
         self.here()  # a limit above may not have been used yet: see is_rested()

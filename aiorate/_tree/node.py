@@ -155,10 +155,10 @@ class Node(Supply):
         stood = 0 if flow is None else flow.number
         try:
             now, due, scheduler = self.now(), self.due, self.scheduler
-            late = 0 if due is None or due > now else now - due
-            spilled = scheduler._spilled if late > self.catch_up and above is None else None  # too late to make up for all
-            self._decide(now, min(late, self.catch_up))
-            if spilled is not None:
+            too_late = above is None and due is not None and now - due > self.catch_up  # to make up for all
+            spilled = scheduler._spilled if too_late else 0
+            self._decide(now)
+            if too_late:
                 self.skip(scheduler._spilled - spilled)
         except Exception as error:  # of a strategy or a clock: nobody hangs
             self._fail(error)
@@ -170,7 +170,7 @@ class Node(Supply):
             return None
         return above if stood or above.line.turns.may_be_first(flow) else None
 
-    def _decide(self, now: int, late: int) -> None:
+    def _decide(self, now: int) -> None:
         """One after the other: wait for its time here, stand above, or be granted; until the first has to wait."""
         line, tree, above, permitted, watched = self.line, self.tree, self.above, self.permitted, self.watch
         loop = tree.loop
@@ -185,7 +185,7 @@ class Node(Supply):
                 if first is not None:
                     self.provider.held_up()
                 elif served < now:
-                    self.late_since, self.woken_at = served, now
+                    self.late = served, now
                 self._leave_above()
                 self.due = None
                 tree.wake(self, None if first is None or self.stopped else self.paused_until)
@@ -197,13 +197,13 @@ class Node(Supply):
                     self._refuse(first, error)
                     continue
                 if up:
-                    self._stand(first, up, now, late)
+                    self._stand(first, up, now)
                     return
             if tree.resuming >= most:
                 self._set_due(now)  # that is, as soon as the loop has turned
                 return
             if isinstance(first, Node):
-                if not self._grant_below(first, now, late):
+                if not self._grant_below(first, now):
                     return
                 continue
             since = first.since
@@ -240,9 +240,9 @@ class Node(Supply):
         """The first is due at that instant, and stands above no longer."""
         self._leave_above()
         self.due = None if at >= NOBODY_KNOWS else at
-        self.tree.wake(self, None if self.due is None else at + self.offset if self.held_at is None else self.reading_at(at))
+        self.tree.wake(self, None if self.due is None else self.reading_at(at))
 
-    def _stand(self, first: Ticket | Node, up: Permits, now: int, late: int) -> None:
+    def _stand(self, first: Ticket | Node, up: Permits, now: int) -> None:
         """The first stands in the line above, once it is due here."""
         above = self.above
         assert above is not None
@@ -250,14 +250,13 @@ class Node(Supply):
         if at > now:
             self._set_due(at)
             return
-        if self.due is None and isinstance(first, Node):
-            late = now - self._due_of(first, now)
-        self.due = now - late
+        due = self._due_of(first, now) if self.due is None and isinstance(first, Node) else self.due
+        self.due = now if due is None else min(max(due, now - self.catch_up), now)
         self.tree.wake(self, None)
         if self.standing is not first or self.wanted != up:
             self._leave_above()
             self.flow = self.flow or Flow(1)
-            self.standing, self.since = first, above.now() - min(late, above.catch_up)
+            self.standing, self.since = first, above.now() - min(now - self.due, above.catch_up)
             above.line.join_below(self.flow, up, self)
         self.wanted = up  # equal amounts, but perhaps of another request, which notes what it waited for
 
@@ -280,7 +279,7 @@ class Node(Supply):
         since = min(max(below.since, now - self.catch_up), now)
         return min(self.permitted.peek(below.wanted, since), now) if below.wanted and self.scheduler.books_since else since
 
-    def _grant_below(self, below: Node, now: int, late: int) -> bool:
+    def _grant_below(self, below: Node, now: int) -> bool:
         """Grant the first of that limit, or of one below it. Returns whether the next may be due; False: it has to wait here."""
         path: list[tuple[Node, Permits, int]] = [(self, below.wanted, now)]
         limits: list[Node] = []  # those of the path below this one
@@ -293,7 +292,7 @@ class Node(Supply):
                 return _stand_anew(limits)  # another is first now than when it joined the line above
             path.append((node, first.wanted, node.now()))
         assert first is not None
-        late = max(late, now - self._due_of(below, now))
+        late = now - self._due_of(below, now)
         taken = tuple(reversed(path))
         at, refused = _take_all(path, late)
         if refused is not None:
@@ -325,7 +324,7 @@ class Node(Supply):
 
     def changed(self) -> None:
         """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
-        self.late_since = None
+        self.late = None
         self.look()
         self.open_meter()
 
@@ -378,7 +377,7 @@ class Node(Supply):
                 except RuntimeError:  # a closed loop wakes nobody
                     continue
             waker.retire()
-        self.standing = self.due = self.wake_at = self.late_since = None
+        self.standing = self.due = self.wake_at = self.late = None
         self.provider.moved()
         self.resuming = 0
 
@@ -426,8 +425,7 @@ class Node(Supply):
                 except Exception:  # of a strategy, a clock, or a store that is lost: those that left the line must be told
                     more = None
             ticket.set_result(overdue(ticket.wanted, ticket.most_ns or 0, more))
-        if any(ticket is self.line.head for ticket in late):
-            self.look()
+        self.look()
 
     def dismiss(self) -> None:
         """Nobody asks it again: its key was evicted."""

@@ -51,7 +51,7 @@ class Supply(Timeline):
         "closed",
         "counters",
         "is_places",
-        "late_since",
+        "late",
         "line",
         "max_waiting",
         "meter",
@@ -67,7 +67,6 @@ class Supply(Timeline):
         "unmetered",
         "waited_above",
         "watch",
-        "woken_at",
     )
 
     above: Self | None
@@ -81,14 +80,12 @@ class Supply(Timeline):
         """Whom to ask for permits: the scheduler or, as long as that holds, what servers said."""
         self.catch_up: int = catch_up
         """The most nanoseconds that are made up for when the loop is late."""
-        self.late_since: int | None = None
-        """The instant up to which the last wake-up, which was late and left nobody in line, has served; None: it was not, or is over.
+        self.late: tuple[int, int] | None = None
+        """Up to when the last wake-up, which was late and left nobody in line, has served, and when it was; None: it was not, or is over.
 
         What delayed it also delayed the callers right after it, and all callers while tasks that it woke have not gone on. They are booked
         from that instant, at most `catch_up` back.
         """
-        self.woken_at: int = 0
-        """The instant of that wake-up."""
         self.tree: Tree = tree
         self.name: str | None = name
         """The name that users gave it."""
@@ -224,7 +221,7 @@ class Supply(Timeline):
         taken: tuple[tuple[Self, Permits, int], ...] = ()
         if self.above is not None:
             if permits and self.permitted.peek(permits, now) > now:  # the highest takes first, and says so itself
-                self.late_since = None
+                self.late = None
                 return None
             found = self.above.take(self.permits_above(permits), None, True)
             if found is None or not permits:
@@ -232,7 +229,7 @@ class Supply(Timeline):
             taken = found[1]
         elif not permits:
             return now, ()
-        if since is None and self.late_since is not None:
+        if since is None and self.late is not None:
             since = self._booked_since(now)
         try:
             at = self.permitted.take(permits, now, since)
@@ -246,8 +243,8 @@ class Supply(Timeline):
             return at, own + taken if taken else own
         if taken:
             take_none(taken)
-        if self.late_since is not None:
-            self.late_since = None
+        if self.late is not None:
+            self.late = None
             self.open_meter()
         return None
 
@@ -261,13 +258,10 @@ class Supply(Timeline):
         return loop
 
     def _booked_since(self, now: int) -> int | None:
-        """The present `late_since`."""
-        if now - self.woken_at > _SAME_WAKE_UP_NS:
-            if self.resuming:
-                self.woken_at = now
-            else:
-                self.late_since = None
-        return None if self.late_since is None else max(self.late_since, now - self.catch_up)
+        """From when a caller is booked just after a late wake-up; None: as usual."""
+        if self.late is not None and now - self.late[1] > _SAME_WAKE_UP_NS:
+            self.late = (self.late[0], now) if self.resuming else None
+        return None if self.late is None else max(self.late[0], now - self.catch_up)
 
     def credit(self, permits: Permits, instant: int) -> None:
         """Permits that were taken at that instant come back. Those of before a reset stay spent."""
@@ -307,8 +301,9 @@ class Supply(Timeline):
         if not -FAR < self.offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
             return
         meter.read, meter.offset, meter.check, meter.since, until = self.read, self.offset, loop.check, FAR, FAR
-        if self.late_since is not None:
-            meter.since, until = self.late_since, min(FAR, self.woken_at + _SAME_WAKE_UP_NS, self.late_since + self.catch_up)
+        if self.late is not None:
+            meter.since, woken_at = self.late
+            until = min(FAR, woken_at + _SAME_WAKE_UP_NS, meter.since + self.catch_up)
         meter.until = until
 
 

@@ -216,11 +216,6 @@ class ThreadTree(Tree):
     def here(self) -> Loop | None:
         return self.loop
 
-    def begin_again(self) -> None:
-        """In a child process, after a fork."""
-        self.disband(forked=True)
-        self._use(_Threads(self.clock, self.precise))
-
 
 class ThreadLimit(Limit):
     """A limit whose callers are in any threads and event loops."""
@@ -286,7 +281,8 @@ def _after_fork_in_child() -> None:
     """The budgets go on, and the waiting requests are in the parent."""
     decisions.begin_again()
     for tree in list(_trees):
-        tree.begin_again()
+        tree.disband(forked=True)
+        tree._use(_Threads(tree.clock, tree.precise))
 
 
 with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
