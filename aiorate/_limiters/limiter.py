@@ -125,10 +125,9 @@ class Limiter(Base):
             self._check("try_acquire()", permits)
         elif self._meter.grab(True):
             return True
-        return self._node.try_take(permits) is not None or self._refuse_try()
-
-    def _refuse_try(self) -> bool:
         node = self._node
+        if node.try_take(permits) is not None:
+            return True
         if node.shut:
             raise node.closed_error("try_acquire()")
         if node.provider.on_demand or node.above_on_demand():
