@@ -230,12 +230,3 @@ def file_of(path: str | os.PathLike[str]) -> StoreFile:
         raise RuntimeError("a limit in a file needs a lock of the kernel that Windows does not have. Use aiorate.redis there.")
     name = os.path.abspath(os.fsdecode(path))
     return _files.get(name) or _files.setdefault(name, StoreFile(name))
-
-
-def _after_fork() -> None:
-    for file in list(_files.values()):
-        file.forked()
-
-
-if _LOCKS:
-    os.register_at_fork(after_in_child=_after_fork)

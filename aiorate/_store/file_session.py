@@ -143,6 +143,10 @@ class FileSession(Talk):
         if gone and not self.busy:
             self._tell(gone)
 
+    def forked(self) -> None:
+        super().forked()
+        self._record.file.forked()
+
     def closed(self) -> None:
         self._give_back()
         self._no_timer()

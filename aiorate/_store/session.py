@@ -162,7 +162,6 @@ class StoreSession(Talk):
         node, reading, closed = self._node, self._node.read(), self._node.closed
         if closed and self._lost is not None:
             return None
-        self._unanswered()
         runs, within = ([], -1.0) if closed or node.held_at is not None else self._wants()
         gone = self._pool.give_up(self._tail, node.now()) if closed else 0
         probes = self._degraded and reading - self._asked_at < _INTEREST_NS
@@ -198,7 +197,6 @@ class StoreSession(Talk):
         self._clock = int(answer.numbers[1 if answer.value else 0]) * US - (sent.at + received) // 2
         self._restored()
         if not answer.value:  # it is another time than was thought, and the question did nothing
-            self._edges = None, []
             self._unanswered(nothing=True)
             self._tell()
             return

@@ -71,7 +71,7 @@ class Talk(Provider):
         self._use: tuple[int, int] = (-MOST_NS, 0)  # when the present measurement of use began, and the permits spent until then
         pool.patient = node.above is not None
         pool.wanted, pool.corrected, node.provider = self.wanted, self.corrected, self
-        self.forked()
+        Talk.forked(self)
         _talks.add(self)
 
     def forked(self) -> None:
