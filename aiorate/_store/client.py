@@ -328,14 +328,12 @@ def kinds_of(error: object) -> list[str]:
 def failure_of(error: BaseException) -> Unreachable | Refusal:
     """An outage, which may pass, or a refusal, which lasts until somebody puts it right. The error is the ``__cause__``.
 
-    The name of the class decides, which redis-py and valkey-py share, or else the code, the first word of what the server said. No other
-    part of the text decides: a message may quote the name of a limiter.
+    The name of the class decides, which redis-py and valkey-py share, and the code, the first word of what the server said. No other part
+    of the text does: a message may quote the name of a limiter.
     """
     name, text = type(error).__name__, " ".join(str(error).split())
     if name != "ResponseError":
         text = f"{name}: {text}" if text else name
-    elif found := _CODE.match(text):
-        text = text[found.start(1) :]
     failure = Unreachable(text) if _is_outage(error) else Refusal(text)
     failure.__cause__ = error
     return failure

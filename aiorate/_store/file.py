@@ -65,12 +65,9 @@ class Record:
             raise ValueError(f"a limit in a file has at most {_MOST_NUMBERS // OF_RATE} rates or dimensions, not {dimensions}.")
         self.file: StoreFile = file_of(path)
         self.digest: bytes = blake2b(f"{numbers} {kind} {name}".encode(), digest_size=20).digest()
-        self.form: str = f"<{HEAD + numbers}d"
-        """Of its value, packed."""
-        self.at: int = 0
-        """Where it was; 0: nowhere yet."""
-        self.told: Value | None = None
-        """Its value when this process wrote it last."""
+        self.form: str = f"<{HEAD + numbers}d"  # of its value, packed
+        self.at: int = 0  # where it was; 0: nowhere yet
+        self.told: Value | None = None  # its value when this process wrote it last
 
 
 class StoreFile:

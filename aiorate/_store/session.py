@@ -191,7 +191,7 @@ class StoreSession(Talk):
             self.failed(self._error(f"the store refuses: {reply}", reply))
             return
         windows = 0 if pool.calendar is None else 1
-        answer = read_answer(reply, len(sent.parts) - windows, windows, [n for n, _ in sent.runs], sent.whole)
+        answer = read_answer(reply, len(sent.parts) - windows, windows, len(sent.runs))
         took = max(min(received - sent.at, _LONGEST_ANSWER_NS), 1)
         pool.answer_ns = (3 * pool.answer_ns + took) // 4 if self._told else took
         self._clock = int(answer.numbers[1 if answer.value else 0]) * US - (sent.at + received) // 2
