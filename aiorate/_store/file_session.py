@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from aiorate._tree.limit import Limit
 
 
-SLACK_NS = 10 * MS
-"""How late a slot may be used, if there is no longer lease."""
+SLACK_NS = 10 * MS  # how late a slot may be used, if there is no longer lease
 _HORIZON_NS = 20 * MS
 
 

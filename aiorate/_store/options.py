@@ -66,10 +66,8 @@ def check_source(source: object, alone: bool = False) -> None:
     """
     if isinstance(source, str):
         try:
-            parts = urlsplit(source)
-            _ = parts.port
             settings_of(source).make_connection()
-            sound = "@" in parts.netloc or "@" not in source  # else credentials go on behind what looks like the host
+            sound = "@" in urlsplit(source).netloc or "@" not in source  # else credentials go on behind what looks like the host
         except (TypeError, ValueError):
             sound = False
         if not sound:

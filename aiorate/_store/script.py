@@ -33,12 +33,9 @@ if TYPE_CHECKING:
 
 
 FORM = "aiorate/2"
-MOST = 1e16
-"""A longer duration counts for this one: 317 years, exact to 2 us."""
-MOST_RUNS = 100
-"""In one question."""
-HEAD, OF_RATE, OF_WINDOW = 8, 2, 8
-"""Numbers of a value."""
+MOST = 1e16  # a longer duration counts for this one: 317 years, exact to 2 us
+MOST_RUNS = 100  # in one question
+HEAD, OF_RATE, OF_WINDOW = 8, 2, 8  # numbers of a value
 
 TEXT = """\
 -- aiorate: assigns permits. All durations are in microseconds. ARGV[1] has little-endian doubles: pause (-1: none, 0: over), horizon,

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from aiorate._tree.limit import Limit
 
 
-KEY = "aiorate:"
-"""What keys in the store begin with."""
+KEY = "aiorate:"  # what keys in the store begin with
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after somebody wanted something last
 _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
@@ -50,8 +49,7 @@ class StoreSession(Talk):
     """
 
     def __init__(self, node: Limit, pool: Pool, terms: Terms) -> None:
-        self.client: StoreClient | None = None
-        """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
+        self.client: StoreClient | None = None  # which asks for this limit; None: nothing was asked yet in this event loop
         self._terms, self._key = terms, f"{KEY}{node.name}"
         self._sent: Sent | None = None  # the question under way
         self._told: str = ""  # the value of the key when the store answered last, ...
