@@ -65,12 +65,9 @@ class Record:
             raise ValueError(f"a limit in a file has at most {_MOST_NUMBERS // OF_RATE} rates or dimensions, not {dimensions}.")
         self.file: StoreFile = file_of(path)
         self.digest: bytes = blake2b(f"{numbers} {kind} {name}".encode(), digest_size=20).digest()
-        self.form: str = f"<{HEAD + numbers}d"
-        """Of its value, packed."""
-        self.at: int = 0
-        """Where it was; 0: nowhere yet."""
-        self.told: Value | None = None
-        """Its value when this process wrote it last."""
+        self.form: str = f"<{HEAD + numbers}d"  # of its value, packed
+        self.at: int = 0  # where it was; 0: nowhere yet
+        self.told: Value | None = None  # its value when this process wrote it last
 
 
 class StoreFile:
@@ -233,12 +230,3 @@ def file_of(path: str | os.PathLike[str]) -> StoreFile:
         raise RuntimeError("a limit in a file needs a lock of the kernel that Windows does not have. Use aiorate.redis there.")
     name = os.path.abspath(os.fsdecode(path))
     return _files.get(name) or _files.setdefault(name, StoreFile(name))
-
-
-def _after_fork() -> None:
-    for file in list(_files.values()):
-        file.forked()
-
-
-if _LOCKS:
-    os.register_at_fork(after_in_child=_after_fork)
