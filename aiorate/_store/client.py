@@ -138,7 +138,7 @@ class StoreClient:
 
     def _end(self) -> None:
         """The task is over."""
-        self._runs, self._native, self._silent = False, None, None
+        self._runs, self._native = False, None
         if self._wanting:  # woken meanwhile
             self._start()
         self._let_go()
