@@ -43,7 +43,7 @@ class AdaptiveRate:
     A limiter has one AdaptiveRate at most. Several rates, and a rate that processes share, cannot be moved.
     """
 
-    __slots__ = ("_limiter", "_search")
+    __slots__ = ("_search", "limiter")
 
     def __init__(self, limiter: Limiter, lowest: Rate | str | Number, highest: Rate | str | Number, *, refused: Number = 0.02) -> None:
         if not isinstance(limiter, Limiter):
@@ -69,18 +69,14 @@ class AdaptiveRate:
                 raise ValueError(f"AdaptiveRate(): a window holds whole permits, none is from {least} to {most}. Widen the range.")
             least, most = Rate._exactly(fewest, period), Rate._exactly(many, period)
         rate = least if limiter.rate._slower_than(least) else most if most._slower_than(limiter.rate) else limiter.rate
-        self._limiter = limiter
-        self._search = _SEARCHES[limiter] = _Search(limiter._node, rate, least, most, max(num / den, _LEAST_REFUSED), period)
-
-    @property
-    def limiter(self) -> Limiter:
+        self.limiter: Limiter = limiter
         """The limiter, at which callers wait."""
-        return self._limiter
+        self._search = _SEARCHES[limiter] = _Search(limiter._node, rate, least, most, max(num / den, _LEAST_REFUSED), period)
 
     @property
     def rate(self) -> Rate:
         """The limiter's rate at present."""
-        return self._limiter.rate
+        return self.limiter.rate
 
     def succeeded(self, *, took: Duration | None = None) -> None:
         """Say that the server did not refuse a request because of its rate.
@@ -104,11 +100,11 @@ class AdaptiveRate:
 
     def _heed(self, pause: float | None, granted: int) -> None:
         """What an adapter heard, which observes it too: the pause if the server throttled, or None, and the reading at the grant."""
-        self._search.hear(self._limiter._node.read() - granted, None if pause is None else duration_to_ns(pause, "observe(pause)"))
+        self._search.hear(self.limiter._node.read() - granted, None if pause is None else duration_to_ns(pause, "observe(pause)"))
 
     def __repr__(self) -> str:
         search = self._search
-        return f"<AdaptiveRate {self.rate}, {search.lowest} to {search.highest}, of {self._limiter!r}>"
+        return f"<AdaptiveRate {self.rate}, {search.lowest} to {search.highest}, of {self.limiter!r}>"
 
 
 def adaptive_of(limiter: Limiter) -> AdaptiveRate | None:
@@ -119,7 +115,7 @@ def adaptive_of(limiter: Limiter) -> AdaptiveRate | None:
     if search is None:
         return None
     adaptive = object.__new__(AdaptiveRate)  # a KeyedLimiter keeps the limiter only
-    adaptive._limiter, adaptive._search = limiter, search
+    adaptive.limiter, adaptive._search = limiter, search
     return adaptive
 
 

@@ -253,7 +253,8 @@ async def _enter_at_once(limiter: Limiter) -> bool:
     with ExitStack() as undo:
         for limit, places in limiter._places:
             if not take_place(limit, places):
-                return limiter._refuse_try(1)
+                limiter._node.own_counters().refused += 1
+                return False
             undo.callback(leave_place, limit, places)
         await limiter.acquire(max_wait=0)
         undo.pop_all()

@@ -18,7 +18,7 @@ from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
-    from typing import Literal, NoReturn
+    from typing import Literal
 
     from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback, Quota
@@ -212,8 +212,7 @@ class Base:
         """The limits."""
         return ", ".join([repr(each.scheduler) for each in self._lines])
 
-    def __reduce__(self) -> NoReturn:
-        no_copy(self)
+    __reduce__ = no_copy
 
     # Sharing.
 

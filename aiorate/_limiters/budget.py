@@ -24,7 +24,7 @@ from aiorate._tree.node import undo
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Mapping
     from types import TracebackType
-    from typing import Any, Literal, NoReturn
+    from typing import Any, Literal
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback, Quota
@@ -193,7 +193,7 @@ class Budget(Base):
         least = []
         for name, node, limit in self._parts[: last + 1]:  # a reservation of it takes nothing of those after them
             now, dimensions = node.informed(), node.scheduler
-            if node is not limit and (node.closed or node.held_at is not None or node.line.first_request() is not None):
+            if node is not limit and (node.closed or node.held_at is not None or node.line.is_waited_in):
                 return 0
             if name == place:
                 least.append(dimensions.available_of(place, now) if isinstance(dimensions, Dimensions) else node.available())
@@ -338,8 +338,7 @@ class Lease:
     def __repr__(self) -> str:
         return f"<Lease {self._amounts!r}, {self._state}>"
 
-    def __reduce__(self) -> NoReturn:
-        no_copy(self)
+    __reduce__ = no_copy
 
 
 class KeyedBudget(Keyed[K, Budget]):

@@ -29,7 +29,7 @@ from aiorate._tree.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
-    from typing import ClassVar, Literal, NoReturn
+    from typing import ClassVar, Literal
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback
@@ -162,8 +162,7 @@ class Keyed(Generic[K, V]):
         name = "" if self.name is None else f" {self.name!r}"
         return f"<{type(self).__name__}{name} of {len(self._kept)} keys{shared}>"
 
-    def __reduce__(self) -> NoReturn:
-        no_copy(self)
+    __reduce__ = no_copy
 
     # Watching.
 
@@ -262,6 +261,7 @@ class Keyed(Generic[K, V]):
             if shared is not None and made._lowest.line.turns is not None:  # they would miss it
                 raise ValueError("others share it already: make one for each key, which others may share once it shares this limit.")
             made._share(shared)
+            made._node.here()  # so that it has the clock of the loop
             made._node.used = made._node.read() if self._uses < 0 else self._uses
             if flow is not None and made._node.above is not None:
                 made._node.flow = flow

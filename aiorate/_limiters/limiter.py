@@ -125,10 +125,9 @@ class Limiter(Base):
             self._check("try_acquire()", permits)
         elif self._meter.grab(True):
             return True
-        return self._node.try_take(permits) is not None or self._refuse_try(permits)
-
-    def _refuse_try(self, permits: int) -> bool:
         node = self._node
+        if node.try_take(permits) is not None:
+            return True
         if (error := node.impossible(permits)) is not None:
             raise error
         if node.on_demand:

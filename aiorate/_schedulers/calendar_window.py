@@ -46,8 +46,7 @@ class CalendarWindow(Window):
     _last: int  # no grant before it
 
     def __init__(self, rate: Rate | str | Number, tz: str | tzinfo, origin: int | None = None, *, start: int | None = None) -> None:
-        if start is not None:
-            check_ns("start", start)
+        check_ns("start", 0 if start is None else start)
         if isinstance(tz, str):
             tz = _zone(tz)
         if not isinstance(tz, tzinfo):

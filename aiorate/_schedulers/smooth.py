@@ -15,7 +15,6 @@ from aiorate._schedulers.ticks import Pacing
 
 if TYPE_CHECKING:
     from aiorate._rate import Duration, Number
-    from aiorate._schedulers.ticks import Numbers
 
 
 class _Smooth(Pacing):
@@ -31,8 +30,7 @@ class _Smooth(Pacing):
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. A debt keeps its duration, and the store its fraction."""
-        rate = Rate.of(rate)
-        self._line.due, self._stored, _ = self._filled(self._due(now), self._stored, now)
+        self._line.due, self._stored, self._lost = self._after(0, self._due(now), self._stored, self._lost, now)
         super().set_rate(rate, now)
 
 
@@ -49,7 +47,7 @@ class SmoothBursty(_Smooth):
         start: When the schedule begins, in ns. By default with the first request.
     """
 
-    __slots__ = ("_in_permits", "_size")
+    __slots__ = ("_in_permits", "_most", "_size")
 
     def __init__(
         self,
@@ -73,12 +71,12 @@ class SmoothBursty(_Smooth):
     def bound(self, window: int, largest: int = 1) -> int:
         """``store + rate x window + largest``: a full store, the permits that flow in, and one request on credit."""
         check_window(window, largest)
-        return ((self._most or 0) + window * self._unit) // self._cost + largest
+        return (self._most + window * self._unit) // self._cost + largest
 
-    def _numbers(self, rate: Rate) -> Numbers:
-        num, den = self._size
-        full = rate.period_ns if self._in_permits else NS_PER_SECOND * rate.permits
-        return rate.permits, rate.period_ns, 0, num * full // den, NO_LINE
+    def _measure(self) -> tuple[int, int, float, int]:
+        self._unit, self._cost, (num, den) = self.rate.permits, self.rate.period_ns, self._size
+        self._most = num * (self._cost if self._in_permits else NS_PER_SECOND * self._unit) // den
+        return NO_LINE
 
     def _rescaled(self, unit: int, cost: int) -> int:
         return self._stored * self._cost // cost if self._in_permits else super()._rescaled(unit, cost)
@@ -106,8 +104,9 @@ class SmoothWarmingUp(_Smooth):
         start: When the schedule begins, in ns. By default with the first request.
     """
 
-    __slots__ = ("_cold_factor", "_earn", "_warmup")
+    __slots__ = ("_cold_factor", "_earn", "_most", "_warmup")
     _starts_full: bool = True
+    _price: int = 1  # see _priced(): stored permits are not free
 
     def __init__(self, rate: Rate | str | Number, warmup: Duration, cold_factor: Number = 3.0, *, start: int | None = None) -> None:
         num, den = exact_seconds(warmup, "SmoothWarmingUp(warmup)")
@@ -128,8 +127,10 @@ class SmoothWarmingUp(_Smooth):
         check_window(window, largest)
         return largest + self.rate._permits_in(window)
 
-    def _numbers(self, rate: Rate) -> Numbers:
-        return rate.permits, rate.period_ns * 2 * sum(self._cold_factor), rate.period_ns, self._warmup * rate.permits * self._earn, NO_LINE
+    def _measure(self) -> tuple[int, int, float, int]:
+        self._unit, self._cost = self.rate.permits, self.rate.period_ns * 2 * sum(self._cold_factor)
+        self._most = self._warmup * self._unit * self._earn
+        return NO_LINE
 
     def _priced(self, stored: int, permits: int) -> tuple[int, int]:
         left = stored - permits * self._cost

@@ -15,7 +15,6 @@ requests already.
 from __future__ import annotations
 
 from abc import abstractmethod
-from math import log1p
 from typing import TYPE_CHECKING, Any
 
 from aiorate._meter import ENDLESS, NO_LINE, Meter, PureMeter
@@ -27,18 +26,17 @@ if TYPE_CHECKING:
 
 
 _ONE = 1
-_SURE = 1 - 1e-12  # more than the error of a float
-Numbers = tuple[int, int, int, "int | None", tuple[int, int, float, int]]
+_MOST_COUNTED = 256
 
 
 class Pacing(Metered):
     """The next free slot, which is `_line.due`, and a store that fills while that lies in the past."""
 
-    __slots__ = ("_cost", "_lost", "_most", "_price", "_stored", "_unit")
+    __slots__ = ("_cost", "_lost", "_stored", "_unit")
     _unit: int  # the ticks of a nanosecond
     _cost: int  # what a permit takes up in the store
-    _price: int  # the ticks that a stored permit costs, by the `_priced` here
-    _most: int | None  # the size of the store; None: no end
+    _price: int = 0  # the ticks that a stored permit costs, by the `_priced` here
+    _most: int = 1 << 198  # the size of the store, which is never full by default
     _latest: tuple[int, int, tuple[int, int, int, int, Any]] | None
     """Of the latest take: its instant, its permits, the state before it, and the instant that it was booked from; and the same of another
     take before it at that instant, or None. Takes that were on time share the record of the one before."""
@@ -47,26 +45,21 @@ class Pacing(Metered):
     _earn: int = 1  # what a tick of idle time adds to the store
 
     def _setup(self, rate: Rate | str | Number, start: int | None) -> None:
-        if start is not None:
-            check_ns("start", start)
-        numbers = self._measure(Rate.of(rate))
+        check_ns("start", 0 if start is None else start)
+        self.rate = Rate.of(rate)
+        numbers = self._measure()
         self._line: Meter = PureMeter() if numbers is NO_LINE else Meter(numbers)
         self.reset(start)
 
     def reset(self, now: int | None) -> None:
         """Owe nothing, with the store of a new scheduler, from now on or, if that is None, from the first request on."""
         self._latest, self._lost, self._line.cut = None, 0, 0
-        self._stored = self._most or 0 if self._starts_full else 0
+        self._stored = self._most if self._starts_full else 0
         self._line.due = None if now is None else now * self._unit
 
-    def _measure(self, rate: Rate) -> tuple[int, int, float, int]:
-        self.rate = rate
-        self._unit, self._cost, self._price, self._most, numbers = self._numbers(rate)
-        return numbers
-
     @abstractmethod
-    def _numbers(self, rate: Rate) -> Numbers:
-        """`_unit`, `_cost`, `_price` and `_most` at that rate, and the `numbers` of the meter."""
+    def _measure(self) -> tuple[int, int, float, int]:
+        """Set what follows from the rate, from `_unit` to `_most`; returns the `numbers` of the meter."""
 
     def _priced(self, stored: int, permits: int) -> tuple[int, int]:
         """The store after a take of that many permits, and the ticks that they cost."""
@@ -129,7 +122,8 @@ class Pacing(Metered):
     def set_rate(self, rate: Rate, now: int) -> None:
         """The next slot keeps its instant, the ones after it follow at the new rate. What is stored or owed keeps its duration."""
         due, line, unit, cost = self._due(now), self._line, self._unit, self._cost
-        line.numbers = self._measure(Rate.of(rate))
+        self.rate = Rate.of(rate)
+        line.numbers = self._measure()
         self._stored, line.due = self._rescaled(unit, cost), ceil_div(due * self._unit, unit)  # rounded up: no slot is earlier than before
         self._latest, self._lost, line.cut = None, (self._lost + line.cut) * self._unit // unit, 0
 
@@ -159,19 +153,15 @@ class Pacing(Metered):
             due = self._line.due = now * self._unit
         return due
 
-    def _filled(self, due: int, stored: int, since: int) -> tuple[int, int, int]:
-        """The next slot and the store after the idle time up to ``since``, and what found no room, in the store's unit."""
+    def _after(self, permits: int, due: int, stored: int, lost: int, since: int) -> tuple[int, int, int]:
+        """The next slot, the store, and what found no room in it, after a request for that many permits, in line since ``since``."""
         free, most = since * self._unit, self._most
         if due > free - self._unit:  # within the instant is on time: a fraction of it lost at every grant would be drift
-            return due, stored, 0
-        stored += (free - due) * self._earn
-        return (free, stored, 0) if most is None or stored <= most else (free, most, stored - most)
-
-    def _after(self, permits: int, due: int, stored: int, lost: int, since: int) -> tuple[int, int, int]:
-        """The next slot, the store and what was lost, after a request for that many permits that has stood in line since ``since``."""
-        free, stored, gone = self._filled(due, stored, since)
+            free = due
+        elif (stored := stored + (free - due) * self._earn) > most:
+            stored, lost = most, lost + stored - most
         stored, cost = self._priced(stored, permits)
-        return free + cost, stored, lost + gone
+        return free + cost, stored, lost
 
 
 class TicksAccumulator(Pacing):
@@ -211,14 +201,14 @@ class TicksAccumulator(Pacing):
         check_window(window, largest)
         return None
 
-    def _numbers(self, rate: Rate) -> Numbers:
-        (unit, cost), (num, den) = rate._ticks, self._strictness
-        # As in _filled(): a slot that is due within the instant is on time.
-        return unit, cost, 0, None, (unit, cost, unit - 1 if num else ENDLESS, 0) if num in (0, den) else NO_LINE
+    def _measure(self) -> tuple[int, int, float, int]:
+        (self._unit, self._cost), (num, den) = self.rate._ticks, self._strictness
+        # As in Pacing._after(): a slot that is due within the instant is on time.
+        return (self._unit, self._cost, self._unit - 1 if num else ENDLESS, 0) if num in (0, den) else NO_LINE
 
     def _after(self, permits: int, due: int, stored: int, lost: int, since: int) -> tuple[int, int, int]:
         given_up, (num, den) = 0, self._strictness
-        if due <= (since - 1) * self._unit:  # as in _filled()
+        if due <= (since - 1) * self._unit:  # as in Pacing
             given_up = -((due - since * self._unit) * num // den)  # rounded up: the schedule never gains a fraction of a tick
         return due + given_up + permits * self._cost, 0, lost + given_up
 
@@ -255,12 +245,13 @@ class BurstCompensation(TicksAccumulator):
         return as_float(*self._strictness)
 
     def available(self, now: int) -> int:
-        """The permits that can go at once, one by one: each of them gives up its fraction of what is left."""
-        (num, den), behind = self._strictness, now * self._unit - self._due(now)
-        if behind < 0 or num in (0, den):
+        """The permits that can go at once, one by one: each of them gives up its fraction of what is left. Counted up to 256."""
+        if not self._strictness[0]:
             return super().available(now)
-        # Each leaves (1 - strictness) x behind - cost, rounded down by less than a tick; in floats, and never too many.
-        return 1 + int(_SURE * log1p(behind * num / (den * (self._cost + 1))) / log1p(num / (den - num)))
+        due, count = self._due(now), 0
+        while due <= now * self._unit and count < _MOST_COUNTED:
+            due, count = self._after(1, due, 0, 0, now)[0], count + 1
+        return count
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """With strictness 1 ``largest + rate x window``. Otherwise None: a burst of any size may follow a long pause."""
@@ -282,7 +273,7 @@ class BurstRatio(TicksAccumulator):
         start: When the schedule begins, in ns. By default with the first request.
     """
 
-    __slots__ = ("_ratio",)
+    __slots__ = ("_price", "_ratio")
     books_since: bool = True
     _shown: tuple[str, ...] = ("ratio",)
 
@@ -304,9 +295,10 @@ class BurstRatio(TicksAccumulator):
         check_window(window, largest)
         return largest + window * self._unit // self._price
 
-    def _numbers(self, rate: Rate) -> Numbers:
-        (unit, cost), (num, den) = rate._ticks, self._ratio
-        return unit * num, cost * num, cost * den, None, NO_LINE
+    def _measure(self) -> tuple[int, int, float, int]:
+        (unit, cost), (num, den) = self.rate._ticks, self._ratio
+        self._unit, self._cost, self._price = unit * num, cost * num, cost * den
+        return NO_LINE
 
     def _rescaled(self, unit: int, cost: int) -> int:
         due = self._due(0)  # it has begun

@@ -64,18 +64,20 @@ class Stored(Metered):
 
     def _setup(self, plan: Plan, initial: int, start: int | None) -> None:
         """Hold that many permits at first."""
+        check_ns("start", 0 if start is None else start)
         self._line: Meter = Meter()
         self.rate, self._plan, self._line.numbers = plan
         self._initial = initial
-        self._start(start)
+        self.reset(start)
 
-    def _start(self, start: int | None) -> None:
+    def reset(self, now: int | None) -> None:
+        """Hold as many permits as at first, and no backlog, from now on or, if that is None, from the first request on."""
         self._peaks = self._last = self._latest = None
-        self._over, cost = 0, self._plan[1]
+        self._over = self._line.cut = 0
+        self._line.peak, cost = -1, self._plan[1]
         self._at_first = cost if self._initial == 1 else self._initial * cost  # the plan's number takes no memory here
-        if start is not None:
-            check_ns("start", start)
-            self._level(start)
+        if now is not None:
+            self._level(now)
 
     def _level(self, now: int | None = None) -> tuple[Any, int, int]:
         """The instant up to which it is filled, None before the schedule begins; the level then, and the overflow.
@@ -129,7 +131,7 @@ class Stored(Metered):
         at = last
         if level < need:
             # Only as far as the request needs, because a late wake-up must not make it overflow.
-            ns = -(-(need - level if straight else self._fresh_for(level, over, need)) // unit)  # rounded up
+            ns = -(-(need - level if straight or not over else self._fresh_for(level, over, need)) // unit)  # rounded up
             at = last = last + ns
             if at > now:
                 return at
@@ -147,7 +149,7 @@ class Stored(Metered):
                 self._peaks = [(now if now > last else last, level)]  # as _note_level() leaves it, in less time
             elif not peaks or peaks[-1][0] != now or peaks[-1][1] < level:
                 self._note_level(now, level)
-            self._last, self._over, line.due = last, over, last * unit - level + cost + spent
+            self._last, self._over, line.due = last, over, last * unit + (cost + spent - level)
         return at
 
     _metered_take = take
@@ -249,11 +251,6 @@ class Stored(Metered):
         if now is not None and level > most:  # it has shrunk: the excess waits, or a new rate would give a free burst
             level, over = most, over + level - most
         self._keep(last, level, over)
-
-    def reset(self, now: int) -> None:
-        """Hold as many permits as at first, and no backlog."""
-        self._line.cut, self._line.peak = 0, -1
-        self._start(now)
 
     def available(self, now: int) -> int:
         """The permits in store."""

@@ -78,8 +78,7 @@ class SlidingWindow(Window):
     _first: int
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
-        if start is not None:
-            check_ns("start", start)
+        check_ns("start", 0 if start is None else start)
         self.rate = whole_rate(Rate.of(rate), "SlidingWindow")
         self.reset(LONG_AGO if start is None else start)
 

@@ -40,14 +40,11 @@ _RETRY, _LONGEST_RETRY = 0.01, 0.25
 # While a connection is opened, each answer has its time. Whoever asks here tries again by himself.
 _PATIENT = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), _PATIENCE * _TICK)
 _ALONE: dict[str, Any] = {**_PATIENT, "retry": None, "retry_on_error": [], "retry_on_timeout": False}
-_OUTAGES = {
-    *("ConnectionError", "TimeoutError", "OSError", "ClusterError", "SlotNotCoveredError"),
-    *("InvalidResponse", "ValueError", "TypeError", "LookupError"),  # what a parser raises for junk
-    "AttributeError",  # what the client of a cluster raises where slots move: it has closed the connection
+_PASSING = {  # of what a server says
     *("BusyLoadingError", "ReadOnlyError", "ClusterDownError", "MasterDownError", "OutOfMemoryError", "TryAgainError"),
     *("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE"),
 }
-_REFUSALS = {"AuthenticationError", "AuthorizationError", "AuthenticationWrongNumberOfArgsError"}  # which are ConnectionErrors
+_REFUSALS = {"ResponseError", "AuthenticationError", "AuthorizationError", "AuthenticationWrongNumberOfArgsError"}
 _OF_CLUSTERS = {"RedisClusterException", "ValkeyClusterException"}  # no node of a cluster would do: their cause says why
 # Servers before 7.0 wrap the error of a command that a script called.
 _CODE = re.compile(r"(?:(?:ERR )?Error running script .*@user_script: ?\d+: )?-?([A-Z]+)(?: |$)")
@@ -141,7 +138,7 @@ class StoreClient:
 
     def _end(self) -> None:
         """The task is over."""
-        self._runs, self._native = False, None
+        self._runs, self._native, self._silent = False, None, None
         if self._wanting:  # woken meanwhile
             self._start()
         self._let_go()
@@ -331,23 +328,21 @@ def kinds_of(error: object) -> list[str]:
 def failure_of(error: BaseException) -> Unreachable | Refusal:
     """An outage, which may pass, or a refusal, which lasts until somebody puts it right. The error is the ``__cause__``.
 
-    The name of the class decides, which redis-py and valkey-py share, or else the code, the first word of what the server said. No other
-    part of the text decides: a message may quote the name of a limiter.
+    The name of the class decides, which redis-py and valkey-py share, and the code, the first word of what the server said. No other part
+    of the text does: a message may quote the name of a limiter.
     """
     name, text = type(error).__name__, " ".join(str(error).split())
     if name != "ResponseError":
         text = f"{name}: {text}" if text else name
-    elif found := _CODE.match(text):
-        text = text[found.start(1) :]
     failure = Unreachable(text) if _is_outage(error) else Refusal(text)
     failure.__cause__ = error
     return failure
 
 
 def _is_outage(error: BaseException) -> bool:
-    kinds = kinds_of(error)
-    if not _OF_CLUSTERS.isdisjoint(kinds) and error.__cause__ is not None:
-        return _is_outage(error.__cause__)
-    if _REFUSALS.isdisjoint(kinds) and "ResponseError" in kinds and (code := _CODE.match(str(error))):
-        kinds.append(code[1])
-    return _REFUSALS.isdisjoint(kinds) and not _OUTAGES.isdisjoint(kinds)
+    kinds = {*kinds_of(error)}
+    if kinds & _OF_CLUSTERS:
+        return error.__cause__ is not None and _is_outage(error.__cause__)
+    if "ResponseError" in kinds and (code := _CODE.match(str(error))):
+        kinds.add(code[1])
+    return bool(kinds & _PASSING) or kinds.isdisjoint(_REFUSALS)

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from aiorate._tree.limit import Limit
 
 
-SLACK_NS = 10 * MS
-"""How late a slot may be used, if there is no longer lease."""
+SLACK_NS = 10 * MS  # how late a slot may be used, if there is no longer lease
 _HORIZON_NS = 20 * MS
 
 
@@ -142,6 +141,10 @@ class FileSession(Talk):
         gone = self._pool.give_up(self._tail, self._node.now())
         if gone and not self.busy:
             self._tell(gone)
+
+    def forked(self) -> None:
+        super().forked()
+        self._record.file.forked()
 
     def closed(self) -> None:
         self._give_back()

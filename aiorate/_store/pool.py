@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from aiorate._rate import ceil_div
 from aiorate._schedulers.amounts import Amounts
-from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_permits, check_window
+from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_permits
 from aiorate._store.slots import MOST_NS, UNKNOWN, US, Level, Part, Run, check_memory
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Pool(Scheduler):
     # A request.
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
-        if permits is _ONE and self.unit and type(now) is int:  # as most are
+        if permits is _ONE and self.unit:  # as most are
             if not self.runs:
                 self._want(now, self.need(1))  # which may get some
                 if not self.runs:
@@ -174,7 +174,6 @@ class Pool(Scheduler):
                 self._remove(1)
                 self._counted(now)
                 return at
-        check_ask("take()", 1 if isinstance(permits, Amounts) else permits, now, since, self.max_permits)
         need = self.need(permits)
         if not any(need):
             return now
@@ -346,7 +345,6 @@ class Pool(Scheduler):
 
         If requests are for several permits, ``largest`` more; and again for each further process that makes such requests.
         """
-        check_window(window, largest)
         if self.calendar is not None:
             return self.calendar.bound(window, largest)
         lates = [(part, max(self._late, part.time_of(1) // 2)) for part in self.parts]

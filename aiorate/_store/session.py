@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from aiorate._tree.limit import Limit
 
 
-KEY = "aiorate:"
-"""What keys in the store begin with."""
+KEY = "aiorate:"  # what keys in the store begin with
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after somebody wanted something last
 _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
@@ -50,8 +49,7 @@ class StoreSession(Talk):
     """
 
     def __init__(self, node: Limit, pool: Pool, terms: Terms) -> None:
-        self.client: StoreClient | None = None
-        """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
+        self.client: StoreClient | None = None  # which asks for this limit; None: nothing was asked yet in this event loop
         self._terms, self._key = terms, f"{KEY}{node.name}"
         self._sent: Sent | None = None  # the question under way
         self._told: str = ""  # the value of the key when the store answered last, ...
@@ -162,7 +160,6 @@ class StoreSession(Talk):
         node, reading, closed = self._node, self._node.read(), self._node.closed
         if closed and self._lost is not None:
             return None
-        self._unanswered()
         runs, within = ([], -1.0) if closed or node.held_at is not None else self._wants()
         gone = self._pool.give_up(self._tail, node.now()) if closed else 0
         probes = self._degraded and reading - self._asked_at < _INTEREST_NS
@@ -192,13 +189,12 @@ class StoreSession(Talk):
             self.failed(self._error(f"the store refuses: {reply}", reply))
             return
         windows = 0 if pool.calendar is None else 1
-        answer = read_answer(reply, len(sent.parts) - windows, windows, [n for n, _ in sent.runs], sent.whole)
+        answer = read_answer(reply, len(sent.parts) - windows, windows, len(sent.runs))
         took = max(min(received - sent.at, _LONGEST_ANSWER_NS), 1)
         pool.answer_ns = (3 * pool.answer_ns + took) // 4 if self._told else took
         self._clock = int(answer.numbers[1 if answer.value else 0]) * US - (sent.at + received) // 2
         self._restored()
         if not answer.value:  # it is another time than was thought, and the question did nothing
-            self._edges = None, []
             self._unanswered(nothing=True)
             self._tell()
             return

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
 
 US, MS = 1_000, 1_000_000  # ns
-MOST_NS = 10**19
-"""317 years: the longest duration that a store can count."""
+MOST_NS = 10**19  # 317 years: the longest duration that a store can count
 
 
 class Part(NamedTuple):
@@ -69,10 +68,8 @@ class Level(NamedTuple):
         return left, now if left >= part.burst else begin + part.time_of(free + 1)
 
 
-UNKNOWN = Level(-MOST_NS)
-"""The store has said nothing: it may be full."""
-Pace = tuple[int, int, int]
-"""Since that instant, so many permits in so many ns."""
+UNKNOWN = Level(-MOST_NS)  # the store has said nothing: it may be full
+Pace = tuple[int, int, int]  # since that instant, so many permits in so many ns
 Found = tuple[int, "Run | None", int, tuple[int, ...]]
 """When slots for a request are due; the last run of these, or None if there are not enough; how many they are; what is too much."""
 

@@ -40,8 +40,7 @@ _SHORTEST_US = 20_000  # of such a horizon
 _SOONEST_NS, _LATEST_NS = 20 * MS, 250 * MS  # after which to ask again for a reservation that was not booked
 _RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a window that is used up: permits may come back
 _ROUGHLY_NS = 100 * US  # a grant is so much older than its question at most
-Runs = list[tuple[int, tuple[int, ...]]]
-"""How many requests of which amounts."""
+Runs = list[tuple[int, tuple[int, ...]]]  # how many requests of which amounts
 
 
 class Sent(NamedTuple):
@@ -71,7 +70,7 @@ class Talk(Provider):
         self._use: tuple[int, int] = (-MOST_NS, 0)  # when the present measurement of use began, and the permits spent until then
         pool.patient = node.above is not None
         pool.wanted, pool.corrected, node.provider = self.wanted, self.corrected, self
-        self.forked()
+        Talk.forked(self)
         _talks.add(self)
 
     def forked(self) -> None:
@@ -117,9 +116,8 @@ class Talk(Provider):
         waiting = sum([count_of(below.wanted) for below in line.below()], count_of(line.total))
         ready = pool.usable(first or 1, now)
         expected = self._expected(first, waiting) if self._lease else 0
-        missing = waiting + expected - ready
-        if missing > _PORTION:
-            missing = min(missing, max(_PORTION, first, *[part.rate._permits_in(self._horizon) for part in pool.parts]))
+        most = max(_PORTION, first, *[part.rate._permits_in(self._horizon) for part in pool.parts])
+        missing = min(waiting + expected - ready, most)
         return [(missing, (1,) * len(pool.parts))] if missing > 0 else []
 
     def _expected(self, first: int, waiting: int) -> int:

@@ -328,7 +328,7 @@ class Limit(Node):
         from aiorate._schedulers.server_quotas import heeding
 
         check_feedback(feedback)
-        before, paused = self.granted, feedback.pause is not None
+        before, resuming, paused = self.granted, self.resuming, feedback.pause is not None
         news = self.pause_longer(duration_to_ns(feedback.pause or 0, "observe()"), jitter)
         for quota in feedback.quotas:
             if quota.remaining is None and quota.used is None:
@@ -338,8 +338,8 @@ class Limit(Node):
                 node, dimension = limit
                 self.look_now()
                 now, in_flight = node.look_now(), 0
-                if feedback.in_flight is not None:  # what is granted by now is in flight too
-                    in_flight = feedback.in_flight + count_of(self.granted - before)
+                if feedback.in_flight is not None:  # so are those that have their permits and have not run yet, and what is granted by now
+                    in_flight = feedback.in_flight + resuming + count_of(self.granted - before)
                 told = quota, paused, now, node.held_for, in_flight
                 if dimension is not None:
                     cast("Any", node.scheduler).cap(dimension, *told)

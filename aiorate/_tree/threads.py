@@ -62,9 +62,6 @@ class ThreadTicket(OutcomeTicket):
         if error is not None and error is not self.outcome:
             decisions.post(self.undo)
 
-    def done(self) -> bool:
-        return self.left or self.outcome is not None
-
     def set_result(self, outcome: Outcome, /) -> None:
         self.outcome = outcome
         if isinstance(outcome, BaseException):
@@ -103,7 +100,7 @@ class ThreadTicket(OutcomeTicket):
         decisions.attend()
         try:
             found = self.limit.decide(self.wanted, most_ns, since, self)
-        except Exception as error:
+        except BaseException as error:  # a coroutine waits for it
             self.set_result(error)
             return
         if isinstance(found, tuple):

@@ -57,8 +57,7 @@ class Sent:
                     if sent[0] > at - _ARRIVED:
                         break
                     self._under_way.pop(sent, None)
-                # Some others have their permits, and have not run yet.
-                in_flight = sum(list(self._under_way.values()), self._limit._node.resuming) - self._under_way.get(self._at, 0)
+                in_flight = sum(list(self._under_way.values())) - self._under_way.get(self._at, 0)
                 feedback = replace(feedback, in_flight=in_flight)
             self._heed(feedback)
         self._over()  # last: another thread may hear a response meanwhile

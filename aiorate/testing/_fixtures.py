@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 import pytest
 
@@ -20,28 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from typing import Any
 
-    from aiorate.testing._resetting import Limit
-
-
-_GIVEN = pytest.StashKey[WeakSet["Limit"]]()
-
 
 @pytest.fixture(scope="session")
-def reset_limiters(pytestconfig: pytest.Config) -> Callable[..., None]:
-    """A function that resets limits at once, and before each of the following tests: see `aiorate.testing.reset_limiters`."""
-    given = pytestconfig.stash.setdefault(_GIVEN, WeakSet())
-
-    def reset(*limits: Limit) -> None:
-        reset_now(*limits)
-        given.update(limits)
-
-    return reset
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Reset what `reset_limiters` was given."""
-    reset_now(*item.config.stash.get(_GIVEN, ()))
+def reset_limiters() -> Callable[..., None]:
+    """`aiorate.testing.reset_limiters`. Called by a fixture with ``autouse=True``, it has limits begin each test as new."""
+    return reset_now
 
 
 @pytest.fixture

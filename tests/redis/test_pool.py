@@ -99,6 +99,5 @@ def test_bounds_and_wrong_arguments() -> None:
     pool, _ = pool_of(("1000/s", 3))
     assert 3 + 1005 == pool.bound(1000 * MS)
     assert 3 + 1005 + 8 == pool.bound(1000 * MS, 8)
-    for wrong in (lambda: pool.take(0, 0), lambda: pool.charge(10**30, 0)):
-        with pytest.raises(ValueError, match=r"must be|317 years"):
-            wrong()
+    with pytest.raises(ValueError, match="317 years"):
+        pool.charge(10**30, 0)
