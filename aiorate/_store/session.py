@@ -81,8 +81,7 @@ class StoreSession(Talk):
                 self._refuse(answer)
                 pool.alone = range(pool.alone.start, sent.now + 1)
         elif here and self._lost is not None and pool.refused and pool.find(pool.refused)[1] is None:
-            text = f"the store does not answer: {str(self._lost[1]).rstrip('.')}. It is asked again"
-            raise self._error(f"{text}; on_unavailable= says what happens meanwhile.", self._lost[1])
+            raise self._error(f"the store does not answer, and is asked again: {self._lost[1]}", self._lost[1])
         return asks and not here
 
     @property
