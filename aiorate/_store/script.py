@@ -21,6 +21,7 @@ the value alone, and answers with an error.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from hashlib import sha1
 from itertools import chain
 from struct import pack as pack_numbers
@@ -262,7 +263,7 @@ def pack(question: Question) -> bytes:
 
 def read_answer(reply: object, rates: int, windows: int, runs: int) -> Answer:
     """The script's reply, bytes or text, to so many runs. Raises `Unreachable`."""
-    try:
+    with suppress(ValueError):
         value, _, tail = (reply.decode() if isinstance(reply, bytes) else str(reply)).partition("; ")
         if tail == "clock":
             return Answer("", _sound([value]), 0.0, 0, 0.0, [])
@@ -272,8 +273,6 @@ def read_answer(reply: object, rates: int, windows: int, runs: int) -> Answer:
         if right and len(rest) <= size * runs and len(rest) % size == 0:
             found = [(int(rest[i]), int(rest[i + 1]), rest[i + 2 : i + size]) for i in range(0, len(rest), size)]
             return Answer(value, numbers, wait, int(place), seat, found)
-    except (ValueError, IndexError):
-        pass
     raise Unreachable(f"the store gave an answer that the script never gives: {str(reply)[:80]!r}")
 
 

@@ -251,10 +251,9 @@ class StoreSession(Talk):
             node.tell(Event("restored", node.name, seconds=ns_to_seconds(length)))
         self._lost, self._degraded, self._local, pool.outage = None, False, None, ""
         if local is not None:
-            share = self._terms.share
             pool.clear()
-            owed = [min(n, int(part.burst * share)) if part.burst > 1 else 0 for n, part in zip(local.spent, pool.parts, strict=True)]
-            pool.correct(owed, node.now() + 1)
+            most = [int(part.burst * self._terms.share) if part.burst > 1 else 0 for part in pool.parts]
+            pool.correct([*map(min, local.spent, most)], node.now() + 1)
 
     def _error(self, text: str, failure: Unreachable | Refusal) -> EngineUnavailable:
         error = EngineUnavailable(f"{'reserve()' if self._terms.kind.startswith('budget') else 'acquire()'}: {text}")

@@ -155,7 +155,9 @@ class Talk(Provider):
         pause = (news[0] and (news[0] - reading or -1)) / US if news else -1.0  # one that is over by now is not told
         since = 0.0 if oldest is None else max(now - oldest - _ROUGHLY_NS, 0) / US
         if pool.calendar is not None and not self._edges[0] <= unix < self._edges[1]:
-            self._edges = pool.parts[0].edges(unix)
+            edges = pool.calendar._edges(unix - 2 * pool.rate.period_ns, 8)
+            place = max([i for i, edge in enumerate(edges) if edge <= unix], default=0)
+            self._edges = edges[place : place + 4]
         rows = [row(part, own - gone, self._edges) for part, own in zip(pool.parts, more, strict=True)]
         horizon, reach, took = self._horizon / US, MOST, pool.answer_ns / US
         if not pool.unit and pool.calendar is None:  # a budget books no longer ahead than some requests like the first take
