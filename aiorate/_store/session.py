@@ -168,8 +168,7 @@ class StoreSession(Talk):
             elif self._local is None or not self._lease:  # requests wait until it is known whether the store answers
                 self._pool.outage = ""
             self._pool.asked = False
-            first = self._first()
-            if first and self._pool.lacks(first, node.now()):
+            if (first := self._first()) and self._pool.lacks(first, node.now()):
                 node.changed()  # nothing is on its way that would wake it
             return None
         unix = min(max(self._clock + reading, 3 * self._pool.rate.period_ns), _LATEST_UNIX_NS)
@@ -318,10 +317,7 @@ class StoreSession(Talk):
             self._tell()
 
     async def aclose(self) -> None:
-        """The limit is closed. Tell the store what it is yet to hear, and return the slots in hand.
-
-        No task, no timer, and no connection that was opened here is left.
-        """
+        """The limit is closed: tell the store what it is yet to hear, and return the slots in hand."""
         client = self.client
         if client is not None and client.here:
             await client.detach(self)
