@@ -279,7 +279,7 @@ class Lease:
         self._state, node, ask = "waiting", self._budget._node, (self._amounts, self._most_ns)
         try:
             waited, _, self._taken = node.wait_blocking(*ask) if blocking else await node.acquire(*ask)
-            node.tree.run(mark, self._taken, held=1)
+            node.tree.post(partial(mark, self._taken, held=1))  # nobody waits for that
         except BaseException:  # also one of a signal handler: nothing was spent, and it may be tried again
             taken, self._taken, self._state = self._taken, (), "refused"
             self._amounts = Amounts(self._amounts.names, self._amounts.of)  # without what it waited for
