@@ -78,10 +78,10 @@ class StoreSession(Talk):
             if runs:
                 sent, asked = self._ask_for(runs, within, 0.0, self._clock)
                 self._take_back(sent, nothing=True)  # of what the store is yet to hear
-                answer = local.ask(asked, sent.at)
-                self._book(answer, sent._replace(parts=local.parts), sent.now)
+                answer = local.ask(asked, now)  # not a moment later: what is due at once is due in this decision
+                self._book(answer, sent._replace(parts=local.parts), now)
                 self._refuse(answer)
-                pool.alone = range(pool.alone.start, sent.now + 1)
+                pool.alone = range(pool.alone.start, now + 1)
         elif here and self._lost is not None and pool.refused and pool.hand.find(pool.refused)[1] is None:
             text = f"the store does not answer: {str(self._lost[1]).rstrip('.')}. It is asked again"
             raise self._error(f"{text}; on_unavailable= says what happens meanwhile.", self._lost[1])
