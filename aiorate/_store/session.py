@@ -36,6 +36,7 @@ KEY = "aiorate:"
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after somebody wanted something last
 _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
+_OVER = 1 << 189  # when an outage ends, while it goes on
 _SINCE = 1 << 190  # since when they stand in line: later than any instant
 _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
 _OPEN = Fraction(10**30)  # what "open" has of the limits: no amount takes any time
@@ -81,7 +82,6 @@ class StoreSession(Talk):
                 answer = local.ask(asked, now)  # not a moment later: what is due at once is due in this decision
                 self._book(answer, sent._replace(parts=local.parts), now)
                 self._refuse(answer)
-                pool.alone = range(pool.alone.start, now + 1)
         elif here and self._lost is not None and pool.refused and pool.hand.find(pool.refused)[1] is None:
             text = f"the store does not answer: {str(self._lost[1]).rstrip('.')}. It is asked again"
             raise self._error(f"{text}; on_unavailable= says what happens meanwhile.", self._lost[1])
@@ -243,7 +243,7 @@ class StoreSession(Talk):
         pool.outage = policy
         if policy in ("local", "open") and self._local is None:
             self._local = Local(pool.parts, self._terms.share or _OPEN)
-            pool.alone = range(node.now(), node.now())
+            pool.alone = range(node.now(), _OVER)
             pool.forget_levels()
         node.changed()
 
@@ -258,6 +258,7 @@ class StoreSession(Talk):
         if local is not None:
             share = self._terms.share
             pool.clear()
+            pool.alone = range(pool.alone.start, node.now() + 1)
             owed = [min(n, int(part.burst * share)) if part.burst > 1 else 0 for n, part in zip(local.spent, pool.parts, strict=True)]
             pool.correct(owed, node.now() + 1)
 
