@@ -74,7 +74,9 @@ def check_source(source: object, alone: bool = False) -> None:
             _ = parts.port
             settings_of(source).make_connection()
             sound = "@" in parts.netloc or "@" not in source  # else credentials go on behind what looks like the host
-        except (TypeError, ValueError):
+        except ImportError:
+            raise
+        except Exception:  # each library has errors of its own for options
             sound = False
         if not sound:
             raise ValueError(
