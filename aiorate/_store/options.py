@@ -66,7 +66,9 @@ def check_source(source: object, alone: bool = False) -> None:
         try:
             settings_of(source).make_connection()
             sound = "@" in urlsplit(source).netloc or "@" not in source  # else credentials go on behind what looks like the host
-        except (TypeError, ValueError):
+        except ImportError:
+            raise
+        except Exception:  # each library has errors of its own for options
             sound = False
         if not sound:
             raise ValueError(

@@ -35,6 +35,7 @@ KEY = "aiorate:"  # what keys in the store begin with
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after somebody wanted something last
 _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
+_OVER = 1 << 189  # when an outage ends, while it goes on
 _SINCE = 1 << 190  # since when they stand in line: later than any instant
 _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
 _OPEN = Fraction(10**30)  # what "open" has of the limits: no amount takes any time
@@ -76,10 +77,9 @@ class StoreSession(Talk):
             if runs:
                 sent, asked = self._ask_for(runs, within, 0.0, self._clock)
                 self._take_back(sent, nothing=True)  # of what the store is yet to hear
-                answer = local.ask(asked, sent.at)
-                self._book(answer, sent._replace(parts=local.parts), sent.now)
+                answer = local.ask(asked, now)  # not a moment later: what is due at once is due in this decision
+                self._book(answer, sent._replace(parts=local.parts), now)
                 self._refuse(answer)
-                pool.alone = range(pool.alone.start, sent.now + 1)
         elif here and self._lost is not None and pool.refused and pool.find(pool.refused)[1] is None:
             raise self._error(f"the store does not answer, and is asked again: {self._lost[1]}", self._lost[1])
         return asks and not here
@@ -237,7 +237,7 @@ class StoreSession(Talk):
         pool.outage = policy
         if policy in ("local", "open") and self._local is None:
             self._local = Local(pool.parts, self._terms.share or _OPEN)
-            pool.alone = range(node.now(), node.now())
+            pool.alone = range(node.now(), _OVER)
             pool.forget_levels()
         node.changed()
 
@@ -251,6 +251,7 @@ class StoreSession(Talk):
         self._lost, self._degraded, self._local, pool.outage = None, False, None, ""
         if local is not None:
             pool.clear()
+            pool.alone = range(pool.alone.start, node.now() + 1)
             most = [int(part.burst * self._terms.share) if part.burst > 1 else 0 for part in pool.parts]
             pool.correct([*map(min, local.spent, most)], node.now() + 1)
 
