@@ -200,8 +200,8 @@ class StoreClient:
         try:
             while self._attached:
                 self._ticks = 0
-                self._woken.clear()
-                if not self._wanting:  # else another thread woke it before it was idle
+                while not self._wanting and self._attached and self._ticks <= _IDLE:  # another thread's signal may come after the call
+                    self._woken.clear()
                     await self._woken.wait()
                 if not self._wanting:  # nothing was for a while, or nobody is left
                     break
