@@ -147,7 +147,7 @@ def limit_of(what: str, limit: object, burst: int | None = None) -> tuple[Rate, 
         try:
             rate = Rate.of(limit)  # type: ignore[arg-type]  # which says what is wrong
         except TypeError:
-            error = f"{what} must be a rate or a TokenBucket, not {kind_of(limit)}. A limiter takes a list, too: ['10/s', '100/min']."
-            raise TypeError(error) from None
+            hint = "Of several, a limiter takes a list: ['10/s', '100/min']; and a budget has a dimension for each."
+            raise TypeError(f"{what} must be a rate or a TokenBucket, not {kind_of(limit)}. {hint}") from None
     check_memory(what, rate, own or 1)
     return rate, own
