@@ -58,7 +58,7 @@ class PureMeter:
         self.due: int | None = due
         """The tick at which the next permit is due; None: the schedule has not begun, and no grab succeeds."""
         self.ask: Take | None = ask
-        """A scheduler's `take`, for one whose permits lie on no straight line: asked for each permit. None: they do."""
+        """A scheduler's `take`, for one whose permits lie on no straight line: asked for each permit. None: the permits lie on a line."""
         self.until: int = 0
         """The instant before which `grab` may take a permit; 0: it is shut."""
         self.check: PureLoopCheck | None = None

@@ -88,7 +88,7 @@ class FairQueue(Generic[R]):
         self.leave(flow)
 
     def leave(self, flow: Flow) -> None:
-        """The flow's request leaves and was not granted. If the flow joins again before the next grant, it has lost nothing."""
+        """The flow's request leaves. If it was not granted, and the flow joins again before the next grant, it has lost nothing."""
         if flow.number:
             flow.number, flow.left_at = 0, self._grants
             self.length -= 1
