@@ -63,8 +63,7 @@ def kind_of(value: object) -> str:
 
 def shown(value: object) -> str:
     """The value, for an error: its ``repr()``, but not too long."""
-    huge = isinstance(value, int) and abs(value) >= 10**30
-    return f"an int of {value.bit_length()} bits" if isinstance(value, int) and huge else repr(value)[:80]
+    return f"an int of {value.bit_length()} bits" if isinstance(value, int) and abs(value) >= 10**30 else repr(value)[:80]
 
 
 def called(what: str, value: object) -> str:

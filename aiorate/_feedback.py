@@ -125,10 +125,7 @@ class Feedback:
 def check_feedback(feedback: Feedback) -> None:
     """Raise TypeError unless it is what `aiorate.http.read_feedback` returns. Its values have been checked."""
     if not isinstance(feedback, Feedback):
-        raise TypeError(
-            f"observe() takes what aiorate.http.read_feedback(status, headers) returns, not {kind_of(feedback)}. To make one by hand,"
-            " write aiorate.http.Feedback(429, pause=2.5), or with quotas=(aiorate.http.Quota(remaining=5, reset=30),)."
-        )
+        raise TypeError(f"observe() takes an aiorate.http.Feedback, as read_feedback(status, headers) returns, not {kind_of(feedback)}.")
 
 
 def _seconds(what: str, duration: Duration | None) -> float | None:

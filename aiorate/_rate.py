@@ -70,16 +70,16 @@ class Rate:
     """Permits per period, a whole number."""
     period_ns: int
     """Length of the period in nanoseconds, a whole number."""
-    _ticks: tuple[int, int]
-    """For exact arithmetic: the least whole numbers of ticks for a nanosecond and for a permit."""
-    _is_whole: bool
-    """Whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is longer."""
-    _months: int
-    """The calendar months of its period, which then has no fixed length: `period_ns` is that of the longest such months. 0: none."""
+    _ticks: tuple[int, int]  # for exact arithmetic: the least whole numbers of ticks for a nanosecond and for a permit
+    _is_whole: bool  # whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is longer
+    _months: int  # those of its period, which then has no fixed length: `period_ns` is that of the longest such months. 0: none
 
     def __init__(self, permits: Number, per: Duration = 1) -> None:
         n, n_den = exact(permits, "Rate(permits)")
-        t, t_den = _seconds(per)
+        t, t_den = exact_seconds(per, "Rate(per)")
+        if isinstance(per, float) and len(float.__repr__(per).partition("e")[0].strip("0.").replace(".", "")) > _WRITTEN_DIGITS:
+            ns = (2 * t * NS_PER_SECOND + t_den) // (2 * t_den)
+            t, t_den = (ns, NS_PER_SECOND) if ns else (t, t_den)
         for value, name in ((n, "permits"), (t, "per")):
             if value <= 0:
                 raise ValueError(f"Rate({permits!r}, per={per!r}): {name} must be greater than 0.")
@@ -130,12 +130,10 @@ class Rate:
         _set(self, "_months", months)
 
     def _with_permits(self, permits: int) -> Rate:
-        """Another number of permits in the same period."""
         return Rate._exactly(permits, self.period_ns, months=self._months)
 
     @property
     def _shortest_ns(self) -> int:
-        """The length of its shortest period."""
         return _DAYS[self._months][0] * _DAY_NS if self._months else self.period_ns
 
     @property
@@ -157,7 +155,6 @@ class Rate:
         return divmod(ns * self.permits + rest, self.period_ns)
 
     def _slower_than(self, other: Rate) -> bool:
-        """Whether it gives fewer permits per second than the other rate."""
         return self.permits * other.period_ns < other.permits * self.period_ns
 
     def __eq__(self, other: object) -> bool:
@@ -217,14 +214,6 @@ def read_rate(text: str, calendar: bool = False) -> Rate:
     return Rate._exactly(n, count * _UNITS[unit], n_den, count_den)
 
 
-def _seconds(per: Duration) -> tuple[int, int]:
-    num, den = exact_seconds(per, "Rate(per)")
-    if isinstance(per, float) and len(float.__repr__(per).partition("e")[0].strip("0.").replace(".", "")) > _WRITTEN_DIGITS:
-        ns = (2 * num * NS_PER_SECOND + den) // (2 * den)
-        return (ns, NS_PER_SECOND) if ns else (num, den)
-    return num, den
-
-
 def exact(value: Number, what: str, also: str = "") -> tuple[int, int]:
     """Numerator and denominator of a finite number. A float counts as it is written, not as it is stored.
 
@@ -253,8 +242,6 @@ def exact(value: Number, what: str, also: str = "") -> tuple[int, int]:
 
 def ratio_of(value: Number, what: str) -> tuple[int, int]:
     """As `exact`, of a ratio of 1 or more. ``what`` is the call and the argument, as in ``"BurstRatio(ratio"``."""
-    if type(value) is int and value == 1:
-        return EVEN
     num, den = exact(value, f"{what})")
     if num < den:
         raise ValueError(f"{what}={value!r}) must be 1 or more; 1 means no catching up.")

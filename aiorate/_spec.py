@@ -61,17 +61,16 @@ class RateSpec:
         match = re.fullmatch(_SPEC, text, re.ASCII)
         base, power, number, suffix, ratio, words = match.groups("") if match else ("", "", "0", "", "", "")
         verbs = [word for word in re.split("[,:;]", words.lower())[1:] if word != "activity"]  # the only scope here: one limiter for all
-        num, den = written(ratio or "1.1", "RateSpec.parse()")
         if not base:
             permits, permits_den = written(number, "RateSpec.parse()")
         elif len(base) * int(power) <= MOST_DIGITS:
             permits, permits_den = (part ** int(power) for part in written(base, "RateSpec.parse()"))
         else:
             raise ValueError(f"RateSpec.parse({text[:80]!r}): the rate must be at most 1e{MOST_DIGITS}.")
-        if not permits or num < den or len(verbs) > 1 or words.lower().count("activity") > 1:
+        if not permits or float(ratio or 1.1) < 1 or len(verbs) > 1 or words.lower().count("activity") > 1:
             raise ValueError(
                 f"RateSpec.parse({text[:80]!r}) is no rate[,ratio][,verb]. Write '12000', '1.5K,1.2' or '12000,1.1,restart': a rate greater"
                 f" than 0, a ratio of 1 or more (no comma separates thousands), and one of {', '.join(_VERBS)}. '10/s' is for set_rate()."
             )
         rate = Rate._exactly(permits * 10 ** _SUFFIXES[(suffix or "u")[0].lower()], NS_PER_SECOND, permits_den)
-        return cls(rate, as_float(num, den), verbs[0] if verbs else "start")
+        return cls(rate, float(ratio or 1.1), verbs[0] if verbs else "start")

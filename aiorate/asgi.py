@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from functools import lru_cache
 from inspect import isawaitable
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from aiorate._errors import LimiterError, LineFull, WaitTooLong, kind_of
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     Receive = Callable[[], Awaitable[Message]]
     Send = Callable[[Message], Awaitable[None]]
     App = Callable[[Scope, Receive, Send], Awaitable[None]]
+    _Told = tuple[list[tuple[bytes, bytes]], tuple[str, ...], int]
 
 __all__ = ["RateLimitMiddleware", "client_address", "rate_limit_headers"]
 
@@ -93,24 +94,15 @@ def rate_limit_headers(limiter: Limiter, name: str = "default", *, refused: bool
     """
     if not isinstance(limiter, Limiter):
         raise TypeError(f"rate_limit_headers() takes a Limiter, such as keyed[key], not {kind_of(limiter)}.")
-    told = limiter._node.tree.run(_tell, limiter, name)
-    policy, left = [value.decode() for _, value in told.fields]
+    fields, _, retry_after = limiter._node.tree.run(_tell, limiter, name)
+    policy, left = [value.decode() for _, value in fields]
     headers = {"RateLimit-Policy": policy, "RateLimit": left}
-    return {"Retry-After": str(told.retry_after), **headers} if refused else headers
-
-
-class _Told(NamedTuple):
-    """What a client is told."""
-
-    fields: list[tuple[bytes, bytes]]
-    violated: tuple[str, ...]
-    """The names of the policies with nothing left."""
-    retry_after: int
-    """The seconds until all of these have something; 1 if that is unknown."""
+    return {"Retry-After": str(retry_after), **headers} if refused else headers
 
 
 def _tell(limiter: Limiter, name: str) -> _Told:
-    """Tell of a limiter and of those that it shares. Places are no quota, and clients are not told of them."""
+    """What a client is told of a limiter and of those that it shares: the fields, the names of the policies with nothing left, and the
+    seconds until all of these have something, 1 if that is unknown. Places are no quota, and clients are not told of them."""
     names: list[str] = []
     policies: list[str] = []
     lefts: list[str] = []
@@ -119,7 +111,10 @@ def _tell(limiter: Limiter, name: str) -> _Told:
     level: Node | None = limiter._node
     while level is not None:
         now = level.now()  # which ends a pause that is over
-        held = _held_for(limiter) if level.is_held else None
+        held = None
+        if level.is_held:  # in how many ns a request of now would be granted
+            wait = limiter._node.wait_for(1, limiter._node.informed())
+            held = _UNKNOWN if wait is None else max(wait, 1)
         for most, rate, left, at in level.permitted._standings(now):
             names.append(name)
             title, policy, window = _policy(name, names.count(name), most, rate.permits, rate.period_ns)
@@ -134,13 +129,7 @@ def _tell(limiter: Limiter, name: str) -> _Told:
         level = level.above
         name = (level and level.name) or "shared"
     fields = [(b"ratelimit-policy", ", ".join(policies).encode()), (b"ratelimit", ", ".join(lefts).encode())]
-    return _Told(fields, tuple(violated), retry_after)
-
-
-def _held_for(limiter: Limiter) -> int:
-    """In how many ns a request of now would be granted."""
-    wait = None if limiter._node.shut else limiter._node.wait_for(1, limiter._node.informed())
-    return _UNKNOWN if wait is None else max(wait, 1)
+    return fields, tuple(violated), retry_after
 
 
 @lru_cache(256)  # limits: those of all keys are mostly the same
@@ -154,7 +143,6 @@ def _policy(name: str, number: int, most: int, permits: int, period_ns: int) -> 
 
 @lru_cache(256)
 def _problem(violated: tuple[str, ...], seconds: int) -> bytes:
-    """The body of the answer to a request that was refused."""
     problem = {
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Too many requests: a quota is exceeded",
@@ -212,10 +200,9 @@ class RateLimitMiddleware:
             key = await key
         if key is None:
             return await self.app(scope, receive, send)
-        limiter: Any = None
+        limiter = self._limiter[key] if isinstance(self._limiter, KeyedLimiter) else self._limiter
         entered = False
         try:
-            limiter = self._limiter[key] if isinstance(self._limiter, KeyedLimiter) else self._limiter
             simple = not limiter._places and limiter._node.provider is OWN
             entered = limiter.try_acquire() if simple else await _enter_at_once(limiter)
         except (WaitTooLong, LineFull):
@@ -229,66 +216,58 @@ class RateLimitMiddleware:
         elif entered:
             send = _telling(send, limiter, self._name_of(limiter, key))
         else:
-            return await self._refuse(scope, send, limiter._node.tree.run(_tell, limiter, self._name_of(limiter, key)))
+            return await _refuse(send, *limiter._node.tree.run(_tell, limiter, self._name_of(limiter, key)))
         try:
             await self.app(scope, receive, send)
         finally:
             if entered:
                 limiter._leave()
 
-    async def _refuse(self, scope: Scope, send: Send, told: _Told) -> None:
-        body = _problem(told.violated, told.retry_after)
-        headers = [
-            (b"retry-after", str(told.retry_after).encode()),
-            *told.fields,
-            (b"content-type", b"application/problem+json"),
-            (b"content-length", str(len(body)).encode()),
-        ]
-        await send({"type": "http.response.start", "status": 429, "headers": headers})
-        if scope.get("method") == "HEAD":  # in capitals: "head" is another method, whose answer has a body (RFC 9110, section 9.1)
-            body = b""
-        await send({"type": "http.response.body", "body": body, "more_body": False})
-
     def _name_of(self, limiter: Limiter, key: Hashable) -> str:
         own = limiter.name  # may have the key in it, as limiters of a store need, and a key may be secret
         return self._limiter.name or (own if own and isinstance(key, str) and key not in own else "default")
 
-    def _count(self, limiter: Limiter | None) -> None:
+    def _count(self, limiter: Limiter) -> None:
         self.would_refuse += 1
-        now = 0 if limiter is None else limiter._node.read()
+        now = limiter._node.read()
         if self._logged_at is None or not 0 <= now - self._logged_at < NS_PER_SECOND:
             self._logged_at = now
             _logger.warning("dry run: requests that would have been refused until now: %d", self.would_refuse)
 
 
-async def _enter_at_once(limiter: Limiter) -> bool:
-    """Take a permit, and a place where there is a limit of concurrency, if both are free now. A store is asked once.
+async def _refuse(send: Send, fields: list[tuple[bytes, bytes]], violated: tuple[str, ...], retry_after: int) -> None:
+    body = _problem(violated, retry_after)  # that of a HEAD request goes no further than the server
+    headers = [
+        (b"retry-after", str(retry_after).encode()),
+        *fields,
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    await send({"type": "http.response.start", "status": 429, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
-    ``limiter._leave()`` must follow True.
-    """
+
+async def _enter_at_once(limiter: Limiter) -> bool:
+    """Take a permit, and a place where there is a limit of concurrency, if both are free now. ``limiter._leave()`` must follow True."""
     with ExitStack() as undo:
         for limit, places in limiter._places:
             if not take_place(limit, places):
-                return limiter._refuse_try()
+                limiter._node.own_counters().refused += 1
+                return False
             undo.callback(leave_place, limit, places)
-        if limiter._node.provider is not OWN:
-            await limiter.acquire(max_wait=0)
-        elif not limiter.try_acquire():
-            return False
+        await limiter.acquire(max_wait=0)
         undo.pop_all()
     limiter._hold()
     return True
 
 
 def _telling(send: Send, limiter: Limiter, name: str) -> Send:
-    """Send the headers with the answer."""
-
     def send_with_headers(message: Message) -> Awaitable[None]:
         # A plain function, so that each chunk of a stream goes straight to the server.
         if message["type"] == "http.response.start":
             headers: Iterable[tuple[bytes, bytes]] = message.get("headers") or ()
             # In a copy, because the application may use its own again.
-            message = {**message, "headers": [*headers, *limiter._node.tree.run(_tell, limiter, name).fields]}
+            message = {**message, "headers": [*headers, *limiter._node.tree.run(_tell, limiter, name)[0]]}
         return send(message)
 
     return send_with_headers

@@ -18,7 +18,7 @@ from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
-    from typing import Literal, NoReturn
+    from typing import Literal
 
     from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback, Quota
@@ -39,10 +39,8 @@ class Base:
     """One node of a tree, and the places below it if there is a ``max_concurrency``."""
 
     __slots__ = ("__weakref__", "_lowest", "_meter", "_node", "_places")
-    _places: tuple[tuple[Limit, Places], ...]
-    """The places that a block takes, each with its limit: its own, and those of what it shares."""
-    _lowest: Limit
-    """The limit that is asked on entering, and by those who share it: that of its places, if it has any."""
+    _places: tuple[tuple[Limit, Places], ...]  # that a block takes, each with its limit: its own, and those of what it shares
+    _lowest: Limit  # the one asked on entering, and by those who share it: that of its places, if it has any
 
     def __init__(
         self,
@@ -60,8 +58,6 @@ class Base:
     ) -> None:
         if max_waiting is not None or clock is not None or name is not None or on_event is not None or on_wait is not None:
             check_options(type(self).__name__, max_waiting, clock, name, on_event, on_wait)
-        if not isinstance(precise, bool):
-            raise TypeError(f"Limiter(precise) must be True or False, not {type(precise).__name__}.")
         # The defaults by hand: a twelfth of the time that a limiter takes.
         late = 20_000_000 if catch_up == 0.02 else duration_to_ns(catch_up, f"{type(self).__name__}(catch_up)")
         kind, tree = (Limit, Tree) if scope == "loop" else kinds_of(type(self).__name__, scope)
@@ -91,7 +87,7 @@ class Base:
         """How many seconds a request made now would wait."""
         node = self._node
         wait = node.tree.run(lambda: node.wait_for(permits, node.informed()))
-        return float("inf") if wait is None or node.shut else ns_to_seconds(wait)
+        return float("inf") if wait is None else ns_to_seconds(wait)
 
     @property
     def _lines(self) -> tuple[Limit, ...]:
@@ -193,10 +189,7 @@ class Base:
         return watch
 
     def _totals(self) -> Counter[tuple[str, str | None]]:
-        """What was granted and refused since it was made, whatever was reset, and how many wait.
-
-        May be called in any thread, of any event loop: it reads plain numbers, perhaps while they change, and changes nothing.
-        """
+        """What was granted and refused since it was made, whatever was reset, and how many wait. For any thread: it changes nothing."""
         node, counters = self._node, self._node.counters
         kept = counters.past_granted + node.granted - counters.given_back
         waiting = sum([max(len(each.line), 0) for each in self._lines])
@@ -216,19 +209,15 @@ class Base:
         return f"<{type(self).__name__}{f' {node.name!r}' if node.name else ''} {self._shown()}, {waiting} waiting{state}>"
 
     def _shown(self) -> str:
-        """The limits."""
         return ", ".join([repr(each.scheduler) for each in self._lines])
 
-    def __reduce__(self) -> NoReturn:
-        no_copy(self)
+    __reduce__ = no_copy
 
     # Sharing.
 
     def _check_part(self, what: str, process: bool, shared: bool = False) -> None:
         """Raise ValueError, which names it ``what``, unless it can be a part of something for a ``process``, or for one event loop.
-
-        ``shared``: permits are taken from it through others.
-        """
+        ``shared``: permits are taken from it through others."""
         if shared and (most := self._node.max_waiting) is not None:
             raise ValueError(f"{what}: what is shared cannot have max_waiting={most[0]}. Give max_waiting to those who share it.")
         if process is not self._node.tree.threads:
@@ -283,10 +272,7 @@ def check_callback(what: str, function: object, told: str) -> None:
 
 
 def strategy_of(call: str, limit: object) -> Scheduler:
-    """The strategy of a rate, a strategy, or a list of these.
-
-    Raises TypeError or ValueError that begins with ``call``.
-    """
+    """The strategy of a rate, a strategy, or a list of these. Raises TypeError or ValueError that begins with ``call``."""
     if type(limit) is str:  # nearly always, and the question below takes longer than the others together
         return PlainPool(limit)
     if isinstance(limit, Scheduler):

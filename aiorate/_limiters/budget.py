@@ -20,12 +20,11 @@ from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._tree.node import undo
-from aiorate._tree.supply import mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Mapping
     from types import TracebackType
-    from typing import Any, Literal, NoReturn
+    from typing import Any, Literal
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback, Quota
@@ -75,9 +74,8 @@ class Budget(Base):
     """
 
     __slots__ = ("_names", "_on_error", "_parts", "_told", "_unnamed")
-
+    # What a reservation takes from, its own first: of each dimension its name, the limit, and the strategy there; of a Limiter, itself.
     _parts: tuple[tuple[str, Limit, Scheduler | Limit], ...]
-    """What a reservation takes from, its own first: of each dimension its name, the limit, and the strategy there; of a Limiter, itself."""
 
     def __init__(
         self,
@@ -156,17 +154,15 @@ class Budget(Base):
         if on_error is not None:
             check_on_error("reserve(on_error)", on_error)
         most_ns = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)", NO_BOUND)
-        granted = self._granted("reserve", amounts)
+        asked = self._asked("reserve", amounts)
         for place, amount in amounts.items():
-            if granted[place] < amount and place not in self._told:
+            if asked[place] < amount and place not in self._told:
                 self._told.add(place)
-                told = Event("clamped", self._node.name, key=place, permits=granted[place])
+                told = Event("clamped", self._node.name, key=place, permits=asked[place])
                 self._node.tree.post(partial(self._node.tell, told))
-        asked = Amounts(self._names, tuple(granted.values()))
         return Lease(self, asked, most_ns, self._on_error if on_error is None else on_error)
 
     def _limit_of(self, feedback: Feedback, quota: Quota) -> tuple[Limit, str | None] | None:
-        """The dimension that has the quota's name or unit."""
         # One dimension of tokens is not lowered by those that go in or out alone, where the server tells of all tokens too.
         told = {each.name for each in feedback.quotas}
         place = quota.name if quota.name in self._names or quota.unit in told else quota.unit
@@ -196,7 +192,7 @@ class Budget(Base):
         least = []
         for name, node, limit in self._parts[: last + 1]:  # a reservation of it takes nothing of those after them
             now, dimensions = node.informed(), node.scheduler
-            if node is not limit and (node.closed or node.held_at is not None or node.line):
+            if node is not limit and (node.closed or node.held_at is not None or node.line.is_waited_in):
                 return 0
             if name == place:
                 least.append(dimensions.available_of(place, now) if isinstance(dimensions, Dimensions) else node.available())
@@ -204,9 +200,9 @@ class Budget(Base):
 
     def delay(self, **amounts: int) -> float:
         """Return how many seconds a reservation of these amounts would have to wait now; infinite if the budget is closed."""
-        return self._wait_now(Amounts(self._names, tuple(self._granted("delay", amounts).values())))
+        return self._wait_now(self._asked("delay", amounts))
 
-    def _granted(self, call: str, amounts: dict[str, int]) -> dict[str, int]:
+    def _asked(self, call: str, amounts: dict[str, int]) -> Amounts:
         """The amounts of all dimensions, none above the most that can be granted at once, here and in what is shared."""
         self._check_amounts(call, amounts)
         amounts = {**self._unnamed, **amounts}
@@ -214,10 +210,9 @@ class Budget(Base):
             most = limit.max_permits
             if most is not None and most < amounts[place]:
                 amounts[place] = most
-        return amounts
+        return Amounts(self._names, tuple(amounts.values()))
 
     def _check_amounts(self, call: str, amounts: dict[str, int]) -> None:
-        """Raise TypeError or ValueError for amounts that cannot be asked for."""
         for place, amount in amounts.items():
             if place not in self._unnamed:
                 raise TypeError(f"{call}(): unknown dimension {place!r}; the dimensions are {', '.join(self._names)}.")
@@ -279,7 +274,6 @@ class Lease:
         self._state, node, ask = "waiting", self._budget._node, (self._amounts, self._most_ns)
         try:
             waited, _, self._taken = node.wait_blocking(*ask) if blocking else await node.acquire(*ask)
-            node.tree.run(mark, self._taken, held=1)
         except BaseException:  # also one of a signal handler: nothing was spent, and it may be tried again
             taken, self._taken, self._state = self._taken, (), "refused"
             self._amounts = Amounts(self._amounts.names, self._amounts.of)  # without what it waited for
@@ -330,26 +324,19 @@ class Lease:
         taken, self._taken = self._taken, ()  # first: interrupted in the middle, the correction must not be made twice
         if taken:  # else another thread has settled it
             self._state, reserved = state, self._amounts
-            try:
-                if used:
-                    more = tuple([used.get(place, amount) - amount for place, amount in reserved.by_name().items()])
-                    _correct(self._budget._node, Amounts(reserved.names, more), taken)
-            finally:
-                mark(taken, held=-1)
+            if used:
+                more = tuple([used.get(place, amount) - amount for place, amount in reserved.by_name().items()])
+                _correct(self._budget._node, Amounts(reserved.names, more), taken)
 
     def __del__(self) -> None:
-        try:  # not suppress(), which may be gone as the interpreter ends
-            if self._state == "not entered":
-                _logger.warning("%r was never entered: write `async with budget.reserve(...) as lease:` around the call.", self)
-            self.__exit__()  # entered by hand and never left
-        except (AttributeError, ImportError):
-            return  # a signal handler interrupted its making, or the interpreter ends
+        if self._state == "not entered":
+            _logger.warning("%r was never entered: write `async with budget.reserve(...) as lease:` around the call.", self)
+        self.__exit__()  # entered by hand and never left
 
     def __repr__(self) -> str:
         return f"<Lease {self._amounts!r}, {self._state}>"
 
-    def __reduce__(self) -> NoReturn:
-        no_copy(self)
+    __reduce__ = no_copy
 
 
 class KeyedBudget(Keyed[K, Budget]):

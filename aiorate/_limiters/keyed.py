@@ -11,6 +11,7 @@ import os
 import sys
 from collections import Counter, OrderedDict
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from logging import DEBUG, getLogger
 from threading import RLock
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from aiorate._errors import check_count, kind_of, no_copy, shown
 from aiorate._events import Event, emit
+from aiorate._feedback import check_feedback
 from aiorate._limiters.base import Base, check_callback, check_options, kinds_of, strategy_of
 from aiorate._limiters.limiter import Limiter
 from aiorate._rate import NS_PER_SECOND, duration_to_ns
@@ -27,14 +29,14 @@ from aiorate._tree.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
-    from typing import ClassVar, Literal, NoReturn
+    from typing import ClassVar, Literal
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback
-    from aiorate._limiters.adaptive import AdaptiveRate
     from aiorate._limiters.base import Limits
     from aiorate._rate import Duration
     from aiorate._tree.limit import Limit
+    from aiorate.adaptive import AdaptiveRate
 
 
 K = TypeVar("K", bound="Hashable")
@@ -58,14 +60,10 @@ class Keyed(Generic[K, V]):
     """``"loop"`` or ``"process"``."""
     shared: V | None
     """The limit that all keys share, for example to pause all of them. None if there is none, or if a function of the key names it."""
-    _KIND: ClassVar[type[Base]]
-    """The class of the members."""
-    _WANTED: ClassVar[str]
-    """What the factory must return, for errors."""
-    _weight: Callable[[K], object] | None = None
-    """The share of a key."""
-    _own: tuple[Base, ...] = ()
-    """What was made here besides the members, and is closed with them."""
+    _KIND: ClassVar[type[Base]]  # the class of the members
+    _WANTED: ClassVar[str]  # what the factory must return, for errors
+    _weight: Callable[[K], object] | None = None  # the share of a key
+    _own: tuple[Base, ...] = ()  # what was made here besides the members, and is closed with them
 
     def __init__(
         self,
@@ -164,8 +162,7 @@ class Keyed(Generic[K, V]):
         name = "" if self.name is None else f" {self.name!r}"
         return f"<{type(self).__name__}{name} of {len(self._kept)} keys{shared}>"
 
-    def __reduce__(self) -> NoReturn:
-        no_copy(self)
+    __reduce__ = no_copy
 
     # Watching.
 
@@ -195,7 +192,6 @@ class Keyed(Generic[K, V]):
         return total
 
     def _members(self) -> list[V]:
-        """The members of all keys."""
         with _lock:
             return list(dict.values(self._kept))  # not in order: another thread may read the totals while a use changes that
 
@@ -264,6 +260,7 @@ class Keyed(Generic[K, V]):
             if shared is not None and made._lowest.line.turns is not None:  # they would miss it
                 raise ValueError("others share it already: make one for each key, which others may share once it shares this limit.")
             made._share(shared)
+            made._node.here()  # so that it has the clock of the loop
             made._node.used = made._node.read() if self._uses < 0 else self._uses
             if flow is not None and made._node.above is not None:
                 made._node.flow = flow
@@ -316,10 +313,8 @@ def _references() -> int:
     return sys.getrefcount(member)
 
 
-_ALONE = _references()
-"""What `sys.getrefcount` returns for an object to which one variable refers."""
-_lock = RLock()
-"""Held while the keys of any change. It may be taken in a decision, so nobody who holds it asks for one."""
+_ALONE = _references()  # what `sys.getrefcount` returns for an object to which one variable refers
+_lock = RLock()  # held while the keys of any change. It may be taken in a decision, so nobody who holds it asks for one
 
 
 def _after_fork() -> None:
@@ -378,11 +373,9 @@ class KeyedLimiter(Keyed[K, Limiter]):
         if shared is not None and not callable(shared):
             shared = Limiter(strategy_of("KeyedLimiter(shared)", shared), name="shared", on_event=on_event, scope=scope)
             self._own = (shared,)
-        of: Any = {"factory": factory, "shared": shared}  # more than other keys have
-        super().__init__(**of, max_keys=max_keys, idle=idle, name=name, on_event=on_event, on_wait=on_wait, scope=scope)
+        make: Any = factory  # it returns more than other keys have
+        super().__init__(make, shared=shared, max_keys=max_keys, idle=idle, name=name, on_event=on_event, on_wait=on_wait, scope=scope)
         self._weight = weight
-        if weight is not None and not callable(weight):
-            raise TypeError(f"KeyedLimiter(weight) must be a function of the key that returns a whole number, not {kind_of(weight)}.")
         if weight is not None and shared is None:
             raise ValueError("KeyedLimiter(weight): only keys that share a limit have weights, and there is none. Add shared=.")
 
@@ -428,10 +421,6 @@ class KeyedLimiter(Keyed[K, Limiter]):
         """
         if feedback is None:
             return
-        from dataclasses import replace
-
-        from aiorate._feedback import check_feedback
-
         check_feedback(feedback)
         shared, everywhere = self[key]._node.keeps, [quota for quota in feedback.quotas if quota.name == "global"]
         if isinstance(shared, Limiter) and any(quota.remaining == 0 for quota in everywhere):

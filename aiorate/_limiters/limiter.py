@@ -16,7 +16,7 @@ from aiorate._errors import check_count
 from aiorate._limiters.base import Base, finish
 from aiorate._loops.table import running_task, starved_here
 from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
-from aiorate._schedulers.interface import Scheduler, check_permits
+from aiorate._schedulers.interface import Scheduler, check_ns, check_permits
 from aiorate._schedulers.places import Places, Visit
 from aiorate._tree.refusals import no_lease
 
@@ -125,13 +125,12 @@ class Limiter(Base):
             self._check("try_acquire()", permits)
         elif self._meter.grab(True):
             return True
-        return self._node.try_take(permits) is not None or self._refuse_try()
-
-    def _refuse_try(self) -> bool:
         node = self._node
-        if node.shut:
-            raise node.closed_error("try_acquire()")
-        if node.provider.on_demand or node.above_on_demand():
+        if node.try_take(permits) is not None:
+            return True
+        if (error := node.impossible(permits)) is not None:
+            raise error
+        if node.on_demand:
             raise no_lease("try_acquire()")
         node.own_counters().refused += 1
         return False
@@ -172,14 +171,10 @@ class Limiter(Base):
         return finish(self._enter_places(permits, blocking=True)) if self._places else self.acquire_blocking(permits)
 
     async def _enter_places(self, permits: int, blocking: bool = False) -> float:
-        if permits is not _ONE:
-            self._check("acquire()", permits)
-        lowest = self._lowest
-        if lowest.max_waiting is None or lowest.max_waiting[0]:  # else nobody waits
-            for _, places in self._places:
-                if places.holder is not None and places.holder() is (running_task() or current_thread()):
-                    raise RuntimeError("max_concurrency is 1, and whoever has the place would wait for itself. Enter only once.")
-        visit = Visit(permits)
+        for _, places in self._places:
+            if places.holder is not None and places.holder() is (running_task() or current_thread()):
+                raise RuntimeError("max_concurrency is 1, and whoever has the place would wait for itself. Enter only once.")
+        lowest, visit = self._lowest, Visit(permits)
         waited, *_ = lowest.wait_blocking(visit) if blocking else await lowest.acquire(visit)
         self._hold()
         return waited / NS_PER_SECOND
@@ -307,10 +302,8 @@ class Limiter(Base):
             seconds: The length of the window, in seconds or as a timedelta.
             largest: The largest number of permits that any one request asks for.
         """
-        check_permits("bound(largest)", largest)
         window = duration_to_ns(seconds, "bound(seconds)")
-        if window < 1:
-            raise ValueError(f"bound({seconds!r}): seconds must be greater than 0.")
+        check_ns("bound(seconds)", window, least=1)
         return self._node.scheduler._bound_when_late(window, largest, self._node.catch_up)
 
     def _share(self, shared: Limiter | None) -> None:
@@ -338,7 +331,7 @@ def leave_place(limit: Limit, places: Places) -> None:
 
 def _free(limit: Limit, places: Places) -> None:
     places.give_back(_VISIT, 0)
-    limit.look_if_alive()  # not in a loop that was closed, as when its tasks are collected
+    limit.look()
 
 
 class Weighted:
@@ -386,8 +379,6 @@ def limited(block: Limiter | Weighted, function: F, may_block: bool) -> F:
                         # Pass on to the generator whatever the caller sends or throws, as `yield from` would.
                         try:
                             step = generator.asend((yield value))
-                        except GeneratorExit:
-                            raise
                         except BaseException as error:
                             step = generator.athrow(error)
 

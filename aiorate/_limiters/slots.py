@@ -29,9 +29,6 @@ async def slots_of(node: Limit) -> AsyncGenerator[Slot, None]:
     """The slots of a limit, each in line since the previous one: a slow body is made up for as far as the limit allows."""
     index, since = 0, None
 
-    def begin() -> tuple[int, int, int]:
-        return node.look_now(), node.counters.skipped, node.scheduler._spilled
-
     def slot(waited: int, at: int, opened: int, skipped: int, spilled: int) -> Slot:
         nonlocal index, since
         if index:
@@ -46,6 +43,6 @@ async def slots_of(node: Limit) -> AsyncGenerator[Slot, None]:
         return Slot(index - 1, ns_to_seconds(at if reading is None else reading), ns_to_seconds(max(0, now - at)))
 
     while True:
-        before = node.tree.run(begin)
-        waited, at, _ = await node.acquire(1, None, before[0] if since is None else max(since, before[0] - node.catch_up))
-        yield node.tree.run(slot, waited, at, *before)
+        opened, *before = node.tree.run(lambda: (node.look_now(), node.counters.skipped, node.scheduler._spilled))
+        waited, at, _ = await node.acquire(1, None, opened if since is None else max(since, opened - node.catch_up))
+        yield node.tree.run(slot, waited, at, opened, *before)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from aiorate._rate import ns_to_seconds
 from aiorate._schedulers.amounts import count_of
+from aiorate._tree.node import Node
 
 if TYPE_CHECKING:
     from aiorate._rate import Rate
@@ -60,11 +62,11 @@ def snapshot(node: Limit, places: Limit | None = None) -> Statistics:
     """The counters as they are now. ``places`` is the line of requests that wait for a place."""
     node.informed()
     counters = node.counters
-    paused_until = None if node.paused_until is None else ns_to_seconds(node.paused_until)
     next_at: float | None = None
-    if node.first() is not None:
-        reading = node.next_reading()
-        next_at = float("inf") if reading is None else ns_to_seconds(reading)
+    if (first := node.first()) is not None:
+        wait = node.wait_for(first.wanted, node.now(), 0, first if isinstance(first, Node) else None)
+        next_at = inf if wait is None else ns_to_seconds(node.read() + wait)
+    paused_until = None if node.paused_until is None else ns_to_seconds(node.paused_until)
     return Statistics(
         granted=count_of(node.granted - counters.given_back),
         refused=counters.refused,
@@ -80,7 +82,7 @@ def snapshot(node: Limit, places: Limit | None = None) -> Statistics:
         available=node.available(),
         skipped=counters.skipped,
         rate=node.scheduler.rate,
-        paused_until=float("inf") if node.stopped else paused_until,
+        paused_until=inf if node.stopped else paused_until,
         next_at=next_at,
         state=node.provider.state,
     )

@@ -316,13 +316,11 @@ class OneLoop(Loop):
             self._held_for()
 
 
-def call_back(callback: Callable[[], object], where: str) -> bool:
-    """Call it where no caller could handle an error, which is logged with where it happened. Returns whether there was none."""
+def call_back(callback: Callable[[], object], where: str) -> None:
+    """Call it where no caller could handle an error, which is logged with where it happened."""
     try:
         callback()
     except Exception:
         import logging
 
         logging.getLogger("aiorate").exception("A limiter's callback failed %s.", where)
-        return False
-    return True

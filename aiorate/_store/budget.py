@@ -31,25 +31,14 @@ class _Dimension(Scheduler):
         self._pool, self._place = pool, place
         self.rate, self.max_permits = rate, burst
 
-    def take(self, permits: int, now: int, since: int | None = None) -> int:
+    def take(self, permits: int, now: int, *_: object, **__: object) -> int:
         return now
 
-    def peek(self, permits: int, now: int, ahead: int = 0) -> int:
-        return now
+    def _nothing(self, *_: object, **__: object) -> None:
+        """Nothing is counted here, and other processes go by the same rate."""
 
-    def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Nothing was taken here."""
-
-    def charge(self, permits: int, now: int) -> None:
-        """Nothing is counted here."""
-
-    def set_rate(self, rate: Rate, now: int) -> None:
-        """Other processes go by the same rate."""
-        raise NotImplementedError
-
-    def bound(self, window: int, largest: int = 1) -> int | None:
-        """What all processes together reserve at most, less what comes back, but for what they use late."""
-        return max(self.max_permits or 0, largest) + self.rate._permits_in(window)
+    peek = take
+    give_back = charge = set_rate = bound = _nothing
 
     def available(self, now: int) -> int:
         return self._standings(now)[0][2]

@@ -65,12 +65,9 @@ class Record:
             raise ValueError(f"a limit in a file has at most {_MOST_NUMBERS // OF_RATE} rates or dimensions, not {dimensions}.")
         self.file: StoreFile = file_of(path)
         self.digest: bytes = blake2b(f"{numbers} {kind} {name}".encode(), digest_size=20).digest()
-        self.form: str = f"<{HEAD + numbers}d"
-        """Of its value, packed."""
-        self.at: int = 0
-        """Where it was; 0: nowhere yet."""
-        self.told: Value | None = None
-        """Its value when this process wrote it last."""
+        self.form: str = f"<{HEAD + numbers}d"  # of its value, packed
+        self.at: int = 0  # where it was; 0: nowhere yet
+        self.told: Value | None = None  # its value when this process wrote it last
 
 
 class StoreFile:
@@ -108,28 +105,29 @@ class StoreFile:
                 time.sleep(_NAP)  # not sched_yield(), which hands whole slices to others
             if self._lock._is_owned():  # type: ignore[attr-defined]  # a signal handler or a finalizer, in the middle of a question
                 break
+            if not self._lock.acquire(timeout=_NAP):  # a thread that has it may wait for a signal handler of this one
+                continue
             try:
-                with self._lock:
-                    try:
-                        self._open()
-                        flock(self._descriptor, LOCK_EX | LOCK_NB)
-                        answer = self._decide(record, now, decide)
-                        self._busy = 0, 0
-                        return answer
-                    finally:
-                        if self._descriptor >= 0:
-                            flock(self._descriptor, LOCK_UN)
+                try:
+                    self._open()
+                    flock(self._descriptor, LOCK_EX | LOCK_NB)
+                    answer = self._decide(record, now, decide)
+                    self._busy = 0, 0
+                    return answer
+                finally:
+                    if self._descriptor >= 0:
+                        flock(self._descriptor, LOCK_UN)
             except BlockingIOError:
                 continue
             except OSError as error:
                 raise EngineUnavailable(f"the file of limits {self.path!r} cannot be used: {error.strerror or error}.") from error
+            finally:
+                self._lock.release()
         reading, (first, last) = time.monotonic_ns(), self._busy
         self._busy = first if reading - last < _GRACE else reading, reading
         if reading - self._busy[0] < _GRACE:
             raise BlockingIOError
-        raise EngineUnavailable(
-            f"the file of limits {self.path!r} has been locked by another process for a second. Is one stopped, as by Ctrl-Z or a debugger?"
-        )
+        raise EngineUnavailable(f"the file of limits {self.path!r} has been locked by another process for a second. Is one stopped?")
 
     def _open(self) -> None:
         """Open the file, unless it is open and was that of the path within the last second."""
@@ -230,12 +228,3 @@ def file_of(path: str | os.PathLike[str]) -> StoreFile:
         raise RuntimeError("a limit in a file needs a lock of the kernel that Windows does not have. Use aiorate.redis there.")
     name = os.path.abspath(os.fsdecode(path))
     return _files.get(name) or _files.setdefault(name, StoreFile(name))
-
-
-def _after_fork() -> None:
-    for file in list(_files.values()):
-        file.forked()
-
-
-if _LOCKS:
-    os.register_at_fork(after_in_child=_after_fork)

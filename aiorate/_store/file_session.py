@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from aiorate._tree.limit import Limit
 
 
-SLACK_NS = 10 * MS
-"""How late a slot may be used, if there is no longer lease."""
+SLACK_NS = 10 * MS  # how late a slot may be used, if there is no longer lease
 _HORIZON_NS = 20 * MS
 
 
@@ -46,7 +45,7 @@ class FileSession(Talk):
         if not need or node.held_at is not None:
             return False
         waits, (n, each) = node.line.is_waited_in, pool.slots_of(need)
-        lacks = n - pool.usable(n, now) if pool.unit and pool.hand.count else n
+        lacks = n - pool.usable(n, now) if pool.unit and pool.count else n
         if waits or self._lease:
             self._ask(now, self._lack())
             if waits and pool.unit and pool.look_at is None and pool.usable(n, now) < n:  # the first gathers more
@@ -68,7 +67,7 @@ class FileSession(Talk):
         granted, ahead = answer
         pool.levels = [Level(now + ceil(ahead * US))]
         if granted:
-            pool.hand.add(Run((1,), n, SLACK_NS, [(now, 1, 0)]))
+            pool.add(Run((1,), n, SLACK_NS, [(now, 1, 0)]))
         return True
 
     def _ask(self, now: int, runs: Runs, within: float = -1.0, gone: int = 0) -> None:
@@ -134,7 +133,7 @@ class FileSession(Talk):
     def _tidy_later(self) -> None:
         """Slots of a rate that are due soon lapse as soon."""
         pool = self._pool
-        if pool.hand.count and not self._lease and (not pool.unit or pool.hand.last_due() > self._node.now() + FLUSH_NS):
+        if pool.count and not self._lease and (not pool.unit or pool.last_due() > self._node.now() + FLUSH_NS):
             self._later(FLUSH_NS)
 
     def _give_back(self) -> None:
@@ -142,6 +141,10 @@ class FileSession(Talk):
         gone = self._pool.give_up(self._tail, self._node.now())
         if gone and not self.busy:
             self._tell(gone)
+
+    def forked(self) -> None:
+        super().forked()
+        self._record.file.forked()
 
     def closed(self) -> None:
         self._give_back()

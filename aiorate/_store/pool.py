@@ -9,11 +9,13 @@ that nobody used in time lapses, which bounds what all processes together grant.
 from __future__ import annotations
 
 from math import ceil
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from aiorate._rate import ceil_div
 from aiorate._schedulers.amounts import Amounts
-from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_ask, check_permits, check_window
-from aiorate._store.slots import MOST_NS, UNKNOWN, US, Hand, Level, Part, Run, check_memory
+from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_permits
+from aiorate._store.slots import MOST_NS, UNKNOWN, US, Level, Part, Run, check_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +51,8 @@ class Pool(Scheduler):
         self.unit: bool = unit
         self._late: int = late
         self.rate = max(parts, key=lambda part: part.rate.period_ns / part.rate.permits).rate if unit else parts[0].rate
-        self.hand: Hand = Hand()
+        self.runs: list[Run] = []  # the slots in hand, in the order in which they fall due; those that lapsed stay until somebody asks
+        self.count: int = 0  # of these
         self._granted: tuple[int, int, int] = _NEVER  # the latest instant of a grant, and when its slots were due and how late
         self.refused: tuple[int, ...] | None = None  # the need of the last request that lacked slots; None: another was granted since
         self.waits_for: int = 0  # the place of the dimension that the last request without a slot waits for
@@ -85,7 +88,7 @@ class Pool(Scheduler):
     def lacks(self, permits: Permits, now: int) -> bool:
         """Whether there are not enough slots in hand for that request."""
         need = self.need(permits)
-        return any(need) and self.hand.find(need, self._lapsed(need, now))[1] is None
+        return any(need) and self.find(need, self._lapsed(need, now))[1] is None
 
     # What the session does.
 
@@ -105,10 +108,16 @@ class Pool(Scheduler):
             paces.append((first, 1, 0))
         return Run(need, n, late, paces, (place - 1, slowest))
 
+    def add(self, *runs: Run) -> None:
+        """Have these slots in hand, too."""
+        self.runs += runs
+        self.count += sum([run.n for run in runs])
+        self.runs.sort(key=attrgetter("due"))
+
     def clear(self) -> list[Run]:
         """Give up all slots in hand. Returns them."""
-        self._granted = _NEVER
-        return self.hand.clear()
+        runs, self.runs, self.count, self._granted = self.runs, [], 0, _NEVER
+        return runs
 
     def give_up(self, tail: Run | None, now: int) -> int:
         """Have all in hand come back that has not lapsed: time that is over must not be booked once more.
@@ -124,16 +133,20 @@ class Pool(Scheduler):
 
     def correct(self, more: Sequence[int], taken: int, at_once: bool = False) -> None:
         """More was used, or less (below 0), than was granted at that instant."""
-        if taken in self.alone or not any(more):
+        if (taken in self.alone and not at_once) or not any(more):
             return
         self.corrections = [own + its for own, its in zip(self.corrections, more, strict=True)]
         if min(more) < 0:
             self.oldest = taken if self.oldest is None else min(self.oldest, taken)
         self.corrected(at_once or self.calendar is not None)
 
+    def last_due(self) -> int:
+        """When the last slot in hand is due."""
+        return max([run.at(run.i + run.n - 1) for run in self.runs], default=0)
+
     def usable(self, permits: int, now: int) -> int:
         """The number of slots in hand that are of use while the first in line asks for ``permits``."""
-        return self.hand.count - self._lapsed(self.need(permits), now)
+        return self.count - self._lapsed(self.need(permits), now)
 
     def unanswered(self) -> None:
         """Nothing is on its way: tell when slots are wanted."""
@@ -150,19 +163,17 @@ class Pool(Scheduler):
     # A request.
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
-        hand = self.hand
-        if permits is _ONE and self.unit and type(now) is int:  # as most are
-            if not hand.runs:
+        if permits is _ONE and self.unit:  # as most are
+            if not self.runs:
                 self._want(now, self.need(1))  # which may get some
-                if not hand.runs:
+                if not self.runs:
                     return self._look_again(now)
-            if hand.runs and (run := hand.runs[0]).due <= now <= run.due + run.late:
+            if self.runs and (run := self.runs[0]).due <= now <= run.due + run.late:
                 at = run.due
                 self._note(now, at, run.late)
-                hand.remove(1)
+                self._remove(1)
                 self._counted(now)
                 return at
-        check_ask("take()", 1 if isinstance(permits, Amounts) else permits, now, since, self.max_permits)
         need = self.need(permits)
         if not any(need):
             return now
@@ -173,26 +184,56 @@ class Pool(Scheduler):
             self.waits_for = place
         if at <= now:
             if self.calendar is None:  # what comes back of a window goes to the store
-                self._note(now, at if self.unit else min(at, hand.runs[0].due), last.late)
-            hand.remove(count)
+                self._note(now, at if self.unit else min(at, self.runs[0].due), last.late)
+            self._remove(count)
             if any(rest):  # for the next request
-                hand.add(Run(rest, 1, last.late, [(at, 1, 0)]))
+                self.add(Run(rest, 1, last.late, [(at, 1, 0)]))
             self._counted(now)
-        elif self.answer_ns and (self.unit or hand.count <= self.asks_below or hand.last_due() <= now + self.answer_ns):
+        elif self.answer_ns and (self.unit or self.count <= self.asks_below or self.last_due() <= now + self.answer_ns):
             self._want(now, need)
         return at
+
+    def _remove(self, count: int) -> None:
+        """Remove the first slots in hand."""
+        self.count -= count
+        while count:
+            run = self.runs[0]
+            if count < run.n:
+                run.i, run.n = run.i + count, run.n - count
+                run.due = run.at(run.i)
+                return
+            del self.runs[0]
+            count -= run.n
+
+    def find(self, need: tuple[int, ...], skip: int = 0) -> Found:
+        """The next slots in hand, after ``skip`` others, that have these amounts."""
+        runs = self.runs
+        if not skip and runs and runs[0].amounts == need:  # as most are
+            return runs[0].due, runs[0], 1, ()
+        at, count, lacks = 0, 0, need
+        for run in runs:
+            if skip >= run.n:
+                skip -= run.n
+                continue
+            of_use = max([ceil_div(lack, of) for lack, of in zip(lacks, run.amounts, strict=True) if of and lack > 0], default=run.n)
+            these = min(of_use, run.n - skip)
+            at, count = max(at, run.at(run.i + skip + these - 1)), count + these
+            lacks, skip = tuple([lack - these * of for lack, of in zip(lacks, run.amounts, strict=True)]), 0
+            if max(lacks) <= 0:
+                return at, run, count, tuple([-lack for lack in lacks])
+        return at, None, 0, ()
 
     def _find(self, need: tuple[int, ...], now: int) -> Found:
         """The slots in hand for a request, of which those that lapsed are lost. If there are not enough, more are wanted."""
         for asked in (False, True):
             if lapsed := self._lapsed(need, now):
-                self.hand.remove(lapsed)
+                self._remove(lapsed)
                 self._spilled += lapsed * self.rate.period_ns // self.rate.permits if self.unit else 0  # pyright: ignore[reportIncompatibleMethodOverride]
-            found, had = self.hand.find(need), self.hand.count
+            found, had = self.find(need), self.count
             if asked or found[1] is not None:
                 break
             self._want(now, need)
-            if self.hand.count <= had:  # else it was answered already: in an outage, or by a file
+            if self.count <= had:  # else it was answered already: in an outage, or by a file
                 break
         return found
 
@@ -208,7 +249,7 @@ class Pool(Scheduler):
         together = tuple([own + its for own, its in zip(need, before, strict=True)])
         # If it is patient, the caller is first in line, and calls take() only once this is due.
         first = self.patient and not ahead
-        at, last, *_ = self._find(need, now) if first else self.hand.find(together, self._lapsed(together, now))
+        at, last, *_ = self._find(need, now) if first else self.find(together, self._lapsed(together, now))
         if last is not None:
             return at
         if self.unit:
@@ -224,7 +265,7 @@ class Pool(Scheduler):
 
     def _counted(self, now: int) -> None:
         self.refused = None
-        if self.hand.count <= self.asks_below:
+        if self.count <= self.asks_below:
             self._want(now)
 
     def _lapsed(self, need: tuple[int, ...], now: int) -> int:
@@ -233,13 +274,13 @@ class Pool(Scheduler):
         A request that gathers slots may use those that lapsed meanwhile, fewer than it needs. So a grant exceeds the slots that have not
         lapsed by at most that.
         """
-        runs = self.hand.runs
+        runs = self.runs
         lapsed = sum([run.lapsed(now) for run in runs]) if runs and now > runs[0].due + runs[0].late else 0
         if not lapsed or self.calendar is not None:
             return lapsed
         if self.unit:
             return max(lapsed - need[0] + 1 - self.patient, 0)
-        at, last, *_ = self.hand.find(need)
+        at, last, *_ = self.find(need)
         return 0 if last is None or now <= at + last.late else max(lapsed - self.patient, 0)
 
     def _note(self, now: int, at: int, late: int) -> None:
@@ -253,7 +294,7 @@ class Pool(Scheduler):
         amounts, (instant, at, late) = self.need(permits), self._granted
         if instant == taken and now <= at + late:
             slots, each = self.slots_of(amounts)
-            self.hand.add(Run(each, slots, late, [(at, 1, 0)]))
+            self.add(Run(each, slots, late, [(at, 1, 0)]))
             if not self.unit:
                 self.corrected(False)
             return
@@ -284,7 +325,7 @@ class Pool(Scheduler):
 
     def _shift(self, ns: int) -> None:
         """Follow a pause: the limiter's time stood still for ``ns``, and the store's did not."""
-        for run in self.hand.runs:
+        for run in self.runs:
             run.shift(ns)
         self.levels = [Level(level.full - ns, level.used, level.ends and level.ends - ns) for level in self.levels]
         self.look_at = None if self.look_at is None else self.look_at - ns
@@ -293,7 +334,7 @@ class Pool(Scheduler):
 
     def _standings(self, now: int) -> list[Standing]:
         """The burst of all processes; the slots in hand that are due, and those that the store had free when it answered last."""
-        due = max(sum([run.by(now) for run in self.hand.runs]) - self._lapsed(self.need(1), now), 0) if self.unit else 0
+        due = max(sum([run.by(now) for run in self.runs]) - self._lapsed(self.need(1), now), 0) if self.unit else 0
         told = [level.standing(part, due, now) for part, level in zip(self.parts, self.levels, strict=True)]
         if self.outage in ("raise", "wait"):
             told = [(0, NOBODY_KNOWS)] * len(told)
@@ -304,7 +345,6 @@ class Pool(Scheduler):
 
         If requests are for several permits, ``largest`` more; and again for each further process that makes such requests.
         """
-        check_window(window, largest)
         if self.calendar is not None:
             return self.calendar.bound(window, largest)
         lates = [(part, max(self._late, part.time_of(1) // 2)) for part in self.parts]
@@ -318,7 +358,7 @@ class Pool(Scheduler):
         return not self.asked and not self.outage and not self.usable(1, now) and not any(self.corrections)
 
     def __repr__(self) -> str:
-        return f"Pool({', '.join(map(str, self.parts))}, in_hand={self.hand.count})"
+        return f"Pool({', '.join(map(str, self.parts))}, in_hand={self.count})"
 
 
 def _nobody(_: object) -> bool:

@@ -21,6 +21,7 @@ the value alone, and answers with an error.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from hashlib import sha1
 from itertools import chain
 from struct import pack as pack_numbers
@@ -33,12 +34,9 @@ if TYPE_CHECKING:
 
 
 FORM = "aiorate/2"
-MOST = 1e16
-"""A longer duration counts for this one: 317 years, exact to 2 us."""
-MOST_RUNS = 100
-"""In one question."""
-HEAD, OF_RATE, OF_WINDOW = 8, 2, 8
-"""Numbers of a value."""
+MOST = 1e16  # a longer duration counts for this one: 317 years, exact to 2 us
+MOST_RUNS = 100  # in one question
+HEAD, OF_RATE, OF_WINDOW = 8, 2, 8  # numbers of a value
 
 TEXT = """\
 -- aiorate: assigns permits. All durations are in microseconds. ARGV[1] has little-endian doubles: pause (-1: none, 0: over), horizon,
@@ -251,9 +249,9 @@ class Answer(NamedTuple):
     """Of each run: how many requests it granted, the dimension that they waited for, and when the first is due, by each rate too."""
 
 
-def row(part: Part, more: int, edges: Sequence[int] = ()) -> list[float]:
-    """The numbers of a dimension, of which ``more`` was used than the store knows. ``edges``: of its windows, in ns; none: it is paced."""
-    return [part.every_us, part.burst, max(min(more, MOST), -MOST), *([edge / 1000 for edge in edges] or [0.0] * 4)]
+def row(part: Part, more: int, edges: Sequence[int] = (0,) * 4) -> list[float]:
+    """The numbers of a dimension, of which ``more`` was used than the store knows. ``edges``: of its windows, in ns; 0: it is paced."""
+    return [part.every_us, part.burst, max(min(more, MOST), -MOST), *[edge / 1000 for edge in edges]]
 
 
 def pack(question: Question) -> bytes:
@@ -263,22 +261,18 @@ def pack(question: Question) -> bytes:
     return pack_numbers(f"<{len(numbers)}d", *numbers)
 
 
-def read_answer(reply: object, rates: int, windows: int, asked: Sequence[int], whole: bool) -> Answer:
-    """The script's reply, bytes or text, to runs of ``asked`` requests; ``whole``: each is granted whole, or 0. Raises `Unreachable`."""
-    try:
+def read_answer(reply: object, rates: int, windows: int, runs: int) -> Answer:
+    """The script's reply, bytes or text, to so many runs. Raises `Unreachable`."""
+    with suppress(ValueError):
         value, _, tail = (reply.decode() if isinstance(reply, bytes) else str(reply)).partition("; ")
         if tail == "clock":
             return Answer("", _sound([value]), 0.0, 0, 0.0, [])
         form, _, *words = value.split(" ")
         numbers, (wait, place, seat, *rest), size = _sound(words), _sound(tail.split(" ")), 3 + rates
-        runs = [(int(rest[i]), int(rest[i + 1]), rest[i + 2 : i + size]) for i in range(0, len(rest), size)]
-        granted = all(n in (0, most) if whole else 0 < n <= most for (n, _, _), most in zip(runs, asked, strict=False))
-        complete = len(rest) == len(asked) * size if whole else runs or wait > 0 or not asked
         right = form == FORM and len(numbers) == HEAD + OF_RATE * rates + OF_WINDOW * windows and 0 <= place <= rates + windows
-        if right and granted and complete and len(runs) <= len(asked) and len(rest) % size == 0:
-            return Answer(value, numbers, wait, int(place), seat, runs)
-    except (ValueError, IndexError):
-        pass
+        if right and len(rest) <= size * runs and len(rest) % size == 0:
+            found = [(int(rest[i]), int(rest[i + 1]), rest[i + 2 : i + size]) for i in range(0, len(rest), size)]
+            return Answer(value, numbers, wait, int(place), seat, found)
     raise Unreachable(f"the store gave an answer that the script never gives: {str(reply)[:80]!r}")
 
 

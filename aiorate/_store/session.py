@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from aiorate._tree.limit import Limit
 
 
-KEY = "aiorate:"
-"""What keys in the store begin with."""
+KEY = "aiorate:"  # what keys in the store begin with
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after somebody wanted something last
 _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
+_OVER = 1 << 189  # when an outage ends, while it goes on
 _SINCE = 1 << 190  # since when they stand in line: later than any instant
 _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
 _OPEN = Fraction(10**30)  # what "open" has of the limits: no amount takes any time
@@ -50,8 +50,7 @@ class StoreSession(Talk):
     """
 
     def __init__(self, node: Limit, pool: Pool, terms: Terms) -> None:
-        self.client: StoreClient | None = None
-        """The client that asks on behalf of this limit; None: nothing was asked yet in this event loop."""
+        self.client: StoreClient | None = None  # which asks for this limit; None: nothing was asked yet in this event loop
         self._terms, self._key = terms, f"{KEY}{node.name}"
         self._sent: Sent | None = None  # the question under way
         self._told: str = ""  # the value of the key when the store answered last, ...
@@ -78,13 +77,11 @@ class StoreSession(Talk):
             if runs:
                 sent, asked = self._ask_for(runs, within, 0.0, self._clock)
                 self._take_back(sent, nothing=True)  # of what the store is yet to hear
-                answer = local.ask(asked, sent.at)
-                self._book(answer, sent._replace(parts=local.parts), sent.now)
+                answer = local.ask(asked, now)  # not a moment later: what is due at once is due in this decision
+                self._book(answer, sent._replace(parts=local.parts), now)
                 self._refuse(answer)
-                pool.alone = range(pool.alone.start, sent.now + 1)
-        elif here and self._lost is not None and pool.refused and pool.hand.find(pool.refused)[1] is None:
-            text = f"the store does not answer: {str(self._lost[1]).rstrip('.')}. It is asked again"
-            raise self._error(f"{text}; on_unavailable= says what happens meanwhile.", self._lost[1])
+        elif here and self._lost is not None and pool.refused and pool.find(pool.refused)[1] is None:
+            raise self._error(f"the store does not answer, and is asked again: {self._lost[1]}", self._lost[1])
         return asks and not here
 
     @property
@@ -145,10 +142,10 @@ class StoreSession(Talk):
 
         Slots that the first in line gathers, if it is for several permits, do not count as left.
         """
-        pool, hand = self._pool, self._pool.hand
-        if not hand.count or not pool.unit:
-            return bool(hand.count) and not self._uncovered(now)
-        return 2 * pool.usable(count_of(self._first() or 1), now) > self._came and hand.last_due() > now + pool.answer_ns
+        pool = self._pool
+        if not pool.count or not pool.unit:
+            return bool(pool.count) and not self._uncovered(now)
+        return 2 * pool.usable(count_of(self._first() or 1), now) > self._came and pool.last_due() > now + pool.answer_ns
 
     def _wants(self) -> tuple[Runs, float]:
         """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""
@@ -162,7 +159,6 @@ class StoreSession(Talk):
         node, reading, closed = self._node, self._node.read(), self._node.closed
         if closed and self._lost is not None:
             return None
-        self._unanswered()
         runs, within = ([], -1.0) if closed or node.held_at is not None else self._wants()
         gone = self._pool.give_up(self._tail, node.now()) if closed else 0
         probes = self._degraded and reading - self._asked_at < _INTEREST_NS
@@ -172,8 +168,7 @@ class StoreSession(Talk):
             elif self._local is None or not self._lease:  # requests wait until it is known whether the store answers
                 self._pool.outage = ""
             self._pool.asked = False
-            first = self._first()
-            if first and self._pool.lacks(first, node.now()):
+            if (first := self._first()) and self._pool.lacks(first, node.now()):
                 node.changed()  # nothing is on its way that would wake it
             return None
         unix = min(max(self._clock + reading, 3 * self._pool.rate.period_ns), _LATEST_UNIX_NS)
@@ -192,13 +187,12 @@ class StoreSession(Talk):
             self.failed(self._error(f"the store refuses: {reply}", reply))
             return
         windows = 0 if pool.calendar is None else 1
-        answer = read_answer(reply, len(sent.parts) - windows, windows, [n for n, _ in sent.runs], sent.whole)
+        answer = read_answer(reply, len(sent.parts) - windows, windows, len(sent.runs))
         took = max(min(received - sent.at, _LONGEST_ANSWER_NS), 1)
         pool.answer_ns = (3 * pool.answer_ns + took) // 4 if self._told else took
         self._clock = int(answer.numbers[1 if answer.value else 0]) * US - (sent.at + received) // 2
         self._restored()
         if not answer.value:  # it is another time than was thought, and the question did nothing
-            self._edges = None, []
             self._unanswered(nothing=True)
             self._tell()
             return
@@ -213,7 +207,7 @@ class StoreSession(Talk):
             self._follow(answer.numbers[2])
             self._refuse(answer)
             node.changed()
-            if not pool.unit and pool.hand.count:
+            if not pool.unit and pool.count:
                 self._later(FLUSH_NS)
 
     def unreachable(self, failure: Unreachable, silent: float) -> bool:
@@ -243,7 +237,7 @@ class StoreSession(Talk):
         pool.outage = policy
         if policy in ("local", "open") and self._local is None:
             self._local = Local(pool.parts, self._terms.share or _OPEN)
-            pool.alone = range(node.now(), node.now())
+            pool.alone = range(node.now(), _OVER)
             pool.forget_levels()
         node.changed()
 
@@ -256,10 +250,10 @@ class StoreSession(Talk):
             node.tell(Event("restored", node.name, seconds=ns_to_seconds(length)))
         self._lost, self._degraded, self._local, pool.outage = None, False, None, ""
         if local is not None:
-            share = self._terms.share
             pool.clear()
-            owed = [min(n, int(part.burst * share)) if part.burst > 1 else 0 for n, part in zip(local.spent, pool.parts, strict=True)]
-            pool.correct(owed, node.now() + 1)
+            pool.alone = range(pool.alone.start, node.now() + 1)
+            most = [int(part.burst * self._terms.share) if part.burst > 1 else 0 for part in pool.parts]
+            pool.correct([*map(min, local.spent, most)], node.now() + 1)
 
     def _error(self, text: str, failure: Unreachable | Refusal) -> EngineUnavailable:
         error = EngineUnavailable(f"{'reserve()' if self._terms.kind.startswith('budget') else 'acquire()'}: {text}")
@@ -279,7 +273,7 @@ class StoreSession(Talk):
     def once(self, permits: Permits, most_ns: int) -> tuple[int, int] | None:
         """Not below a limit that has to be asked as well, nor if others wait for permits, the next slot is known, or the store is lost."""
         node, pool, now = self._node, self._pool, self._node.now()
-        if most_ns >= max(pool.answer_ns, 1) or node.above_on_demand():
+        if most_ns >= max(pool.answer_ns, 1) or (node.above is not None and node.above.on_demand):
             return None
         if self._told_at < node.read() - _FRESH_NS:  # permits may have come back since
             pool.forget_levels()
@@ -318,16 +312,13 @@ class StoreSession(Talk):
             pool.give_up(None, node.now())
         if waits and node.paused:
             self._tell()
-        elif pool.asked or (pool.hand.count and not pool.unit):  # the next question tells of them
+        elif pool.asked or (pool.count and not pool.unit):  # the next question tells of them
             self._later(FLUSH_NS)
         elif any(pool.corrections):
             self._tell()
 
     async def aclose(self) -> None:
-        """The limit is closed. Tell the store what it is yet to hear, and return the slots in hand.
-
-        No task, no timer, and no connection that was opened here is left.
-        """
+        """The limit is closed: tell the store what it is yet to hear, and return the slots in hand."""
         client = self.client
         if client is not None and client.here:
             await client.detach(self)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from aiorate._rate import Rate, ceil_div
@@ -13,8 +12,7 @@ if TYPE_CHECKING:
 
 
 US, MS = 1_000, 1_000_000  # ns
-MOST_NS = 10**19
-"""317 years: the longest duration that a store can count."""
+MOST_NS = 10**19  # 317 years: the longest duration that a store can count
 
 
 class Part(NamedTuple):
@@ -34,13 +32,6 @@ class Part(NamedTuple):
         """How far permits are apart, in us; 0: they are those of a window."""
         return 0.0 if self.calendar is not None else self.rate.period_ns / (self.rate.permits * 1000)
 
-    def edges(self, unix: int) -> list[int]:
-        """The edges of its window at that Unix time, and of the next two, in ns."""
-        assert self.calendar is not None
-        edges = self.calendar._edges(unix - 2 * self.rate.period_ns, 8)
-        place = max([i for i, edge in enumerate(edges) if edge <= unix], default=0)
-        return edges[place : place + 4]
-
     def time_of(self, permits: int) -> int:
         """How many ns so many permits take, rounded up."""
         return ceil_div(permits * self.rate.period_ns, self.rate.permits)
@@ -57,30 +48,21 @@ class Level(NamedTuple):
         """When so many more have been taken, each as soon as it is due."""
         if not self.ends:
             return max(self.full, now) - part.time_of(part.burst - permits)
-        used, ends = self._window(part, now)
-        later = ceil_div(used + permits, part.burst) - 2
-        return now if later < 0 else ends + later * part.rate.period_ns
+        windows = (self.used + permits - 1) // part.burst  # that are used up before
+        return now if windows < 1 or now >= self.ends else self.ends + (windows - 1) * part.rate.period_ns
 
     def standing(self, part: Part, in_hand: int, now: int) -> tuple[int, int]:
         """How many permits are free, with those in hand, and when there is one more."""
         if self.ends:
-            used, ends = self._window(part, now)
-            return max(part.burst - used, 0), ends
+            return (max(part.burst - self.used, 0), self.ends) if now < self.ends else (part.burst, now)
         begin = self.full - part.time_of(part.burst)  # when it would be empty
         free = max((now - begin + 1) * part.rate.permits // part.rate.period_ns, 0)
         left = min(free + in_hand, part.burst)
         return left, now if left >= part.burst else begin + part.time_of(free + 1)
 
-    def _window(self, part: Part, now: int) -> tuple[int, int]:
-        """What the window at ``now`` has used, as far as is known, and about when it ends."""
-        passed = max((now - self.ends) // part.rate.period_ns + 1, 0)
-        return max(self.used - passed * part.burst, 0), self.ends + passed * part.rate.period_ns
 
-
-UNKNOWN = Level(-MOST_NS)
-"""The store has said nothing: it may be full."""
-Pace = tuple[int, int, int]
-"""Since that instant, so many permits in so many ns."""
+UNKNOWN = Level(-MOST_NS)  # the store has said nothing: it may be full
+Pace = tuple[int, int, int]  # since that instant, so many permits in so many ns
 Found = tuple[int, "Run | None", int, tuple[int, ...]]
 """When slots for a request are due; the last run of these, or None if there are not enough; how many they are; what is too much."""
 
@@ -91,14 +73,10 @@ class Run:
     __slots__ = ("amounts", "due", "i", "late", "n", "paces", "places")
 
     def __init__(self, amounts: tuple[int, ...], n: int, late: int, paces: list[Pace], places: tuple[int, int] = (-1, -1)) -> None:
-        self.amounts, self.late = amounts, late
-        self.i, self.n = 0, n
-        """The index of the next slot, and how many are left."""
-        self.paces: list[Pace] = paces
-        self.places: tuple[int, int] = places
-        """The dimensions for which the first waited, and the others; -1: none."""
-        self.due: int = self.at(0)
-        """When the next slot is due."""
+        self.amounts, self.late, self.paces = amounts, late, paces
+        self.i, self.n = 0, n  # the index of the next slot, and how many are left
+        self.places: tuple[int, int] = places  # the dimensions for which the first waited, and the others; -1: none
+        self.due: int = self.at(0)  # when the next slot is due
 
     def at(self, i: int) -> int:
         """When the slot with that index is due."""
@@ -121,68 +99,6 @@ class Run:
         """Have all be due earlier by so many ns."""
         self.paces = [(start - ns, permits, period) for start, permits, period in self.paces]
         self.due -= ns
-
-
-class Hand:
-    """The slots in hand, in order. Those that have lapsed stay until somebody asks."""
-
-    __slots__ = ("count", "runs")
-
-    def __init__(self) -> None:
-        self.runs: list[Run] = []
-        """In the order in which they fall due."""
-        self.count: int = 0
-        """Slots, including those that have lapsed."""
-
-    def add(self, *runs: Run) -> None:
-        """Add slots."""
-        self.runs += runs
-        self.count += sum([run.n for run in runs])
-        self.runs.sort(key=attrgetter("due"))
-
-    def clear(self) -> list[Run]:
-        """Give up all slots. Returns them."""
-        runs, self.runs, self.count = self.runs, [], 0
-        return runs
-
-    def remove(self, count: int) -> None:
-        """Remove the first ones."""
-        self.count -= count
-        while count:
-            run = self.runs[0]
-            if count < run.n:
-                run.i, run.n = run.i + count, run.n - count
-                run.due = run.at(run.i)
-                return
-            del self.runs[0]
-            count -= run.n
-
-    def last_due(self) -> int:
-        """When the last slot is due."""
-        return max([run.at(run.i + run.n - 1) for run in self.runs], default=0)
-
-    def find(self, need: tuple[int, ...], skip: int = 0) -> Found:
-        """The next slots after ``skip`` others that have these amounts."""
-        runs = self.runs
-        if not skip and runs and runs[0].amounts == need:  # as most are
-            return runs[0].due, runs[0], 1, ()
-        at, count, lacks = 0, 0, need
-        for run in runs:
-            if skip >= run.n:
-                skip -= run.n
-                continue
-            of_use = max([ceil_div(lack, of) for lack, of in zip(lacks, run.amounts, strict=True) if of and lack > 0], default=run.n)
-            these = min(of_use, run.n - skip)
-            at, count = max(at, run.at(run.i + skip + these - 1)), count + these
-            lacks, skip = tuple([lack - these * of for lack, of in zip(lacks, run.amounts, strict=True)]), 0
-            if max(lacks) <= 0:
-                return at, run, count, tuple([-lack for lack in lacks])
-        return at, None, 0, ()
-
-    def amounts(self, dimensions: int, now: int) -> list[int]:
-        """The sum of each dimension, but for slots that have lapsed."""
-        left = [(run.n - run.lapsed(now), run.amounts) for run in self.runs]
-        return [sum([count * amounts[j] for count, amounts in left]) for j in range(dimensions)]
 
 
 def check_memory(call: str, rate: Rate, burst: int) -> None:

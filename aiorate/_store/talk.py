@@ -40,8 +40,7 @@ _SHORTEST_US = 20_000  # of such a horizon
 _SOONEST_NS, _LATEST_NS = 20 * MS, 250 * MS  # after which to ask again for a reservation that was not booked
 _RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a window that is used up: permits may come back
 _ROUGHLY_NS = 100 * US  # a grant is so much older than its question at most
-Runs = list[tuple[int, tuple[int, ...]]]
-"""How many requests of which amounts."""
+Runs = list[tuple[int, tuple[int, ...]]]  # how many requests of which amounts
 
 
 class Sent(NamedTuple):
@@ -67,11 +66,11 @@ class Talk(Provider):
         self._node, self._pool = node, pool
         self._horizon, self._lease, self._slack = max(horizon, lease), lease, slack
         self._paused: bool = False  # whether the store pauses all processes
-        self._edges: tuple[object, list[int]] = (None, [])  # of windows; Unix times in ns, of that rate
+        self._edges: list[int] = [0] * 4  # of windows: the present one and the next two; Unix times in ns
         self._use: tuple[int, int] = (-MOST_NS, 0)  # when the present measurement of use began, and the permits spent until then
         pool.patient = node.above is not None
         pool.wanted, pool.corrected, node.provider = self.wanted, self.corrected, self
-        self.forked()
+        Talk.forked(self)
         _talks.add(self)
 
     def forked(self) -> None:
@@ -97,9 +96,10 @@ class Talk(Provider):
     def _uncovered(self, now: int) -> list[Any]:
         """The first requests for which there are not enough slots, of those in line in about the order of service."""
         pool, line, first = self._pool, self._node.line, self._node.first()
-        below = sorted([limit for _, limit in line.below()], key=lambda limit: limit is not first)
+        below = sorted(line.below(), key=lambda limit: limit is not first)
         some = [*islice((each for each in chain(below, line) if any(pool.need(each.wanted))), 2 * MOST_RUNS)]
-        have = pool.hand.amounts(len(pool.parts), now)
+        left = [(run.n - run.lapsed(now), run.amounts) for run in pool.runs]
+        have = [sum([n * amounts[j] for n, amounts in left]) for j in range(len(pool.parts))]
         for place, each in enumerate(some):
             have = [own - of for own, of in zip(have, pool.need(each.wanted), strict=True)]
             if min(have) < 0:
@@ -112,12 +112,12 @@ class Talk(Provider):
         if not pool.unit:
             needs = [pool.need(each.wanted) for each in self._uncovered(now)]
             return [(len([*same]), need) for need, same in groupby(needs)][:MOST_RUNS]
-        first, waiting = count_of(self._first()), self._node.permits_in_line()
+        first, line = count_of(self._first()), self._node.line
+        waiting = sum([count_of(below.wanted) for below in line.below()], count_of(line.total))
         ready = pool.usable(first or 1, now)
         expected = self._expected(first, waiting) if self._lease else 0
-        missing = waiting + expected - ready
-        if missing > _PORTION:
-            missing = min(missing, max(_PORTION, first, *[part.rate._permits_in(self._horizon) for part in pool.parts]))
+        most = max(_PORTION, first, *[part.rate._permits_in(self._horizon) for part in pool.parts])
+        missing = min(waiting + expected - ready, most)
         return [(missing, (1,) * len(pool.parts))] if missing > 0 else []
 
     def _expected(self, first: int, waiting: int) -> int:
@@ -155,8 +155,11 @@ class Talk(Provider):
         pool.corrections, pool.oldest, pool.refused, self._news = [0] * len(more), None, None, self._news[1:]
         pause = (news[0] and (news[0] - reading or -1)) / US if news else -1.0  # one that is over by now is not told
         since = 0.0 if oldest is None else max(now - oldest - _ROUGHLY_NS, 0) / US
-        edges = () if pool.calendar is None else self._windows(pool.parts[0], unix)
-        rows = [row(part, own - gone, edges) for part, own in zip(pool.parts, more, strict=True)]
+        if pool.calendar is not None and not self._edges[0] <= unix < self._edges[1]:
+            edges = pool.calendar._edges(unix - 2 * pool.rate.period_ns, 8)
+            place = max([i for i, edge in enumerate(edges) if edge <= unix], default=0)
+            self._edges = edges[place : place + 4]
+        rows = [row(part, own - gone, self._edges) for part, own in zip(pool.parts, more, strict=True)]
         horizon, reach, took = self._horizon / US, MOST, pool.answer_ns / US
         if not pool.unit and pool.calendar is None:  # a budget books no longer ahead than some requests like the first take
             costs = [min(part.time_of(of), MOST_NS) / US for _, need in runs[:1] for of, part in zip(need, pool.parts, strict=True)]
@@ -165,14 +168,6 @@ class Talk(Provider):
         told = pause, horizon, reach, within, age, self._number, since, took if pool.answer_ns > 1 else -1.0, self._seat, int(gone > 0)
         capped = [(min(n, MOST), [min(of, MOST) for of in need]) for n, need in runs]
         return Sent(reading, now, runs, pool.parts, within >= 0, more, oldest, news), Question(*told, self._slack / US, rows, capped)
-
-    def _windows(self, part: Part, unix: int) -> list[int]:
-        """The edges of the present window and of the next two; Unix times in ns."""
-        rate, edges = self._edges
-        if rate != part.rate or not edges[0] <= unix < edges[1]:
-            edges = part.edges(unix)
-            self._edges = part.rate, edges
-        return edges
 
     def _take_back(self, sent: Sent, nothing: bool) -> None:
         """A question has no answer: the store may have heard what it told; ``nothing``: it has not."""
@@ -205,7 +200,7 @@ class Talk(Provider):
                 slots.append(pool.run(n, place, starts, need, sent.parts, now))
         self._seat, self._tail = answer.seat, slots[-1] if slots else None
         pool.unanswered()
-        pool.hand.add(*slots)
+        pool.add(*slots)
         if answer.wait and not sent.whole and not numbers[2]:
             wait = ceil(answer.wait * US)
             if closes is not None:  # permits may come back meanwhile, and somebody waits for them

@@ -70,8 +70,7 @@ class Answering:
         self.wait: float = 0.0  # how long the first request that got nothing has to wait, ...
         self.place: int = 0  # ... and for which dimension, counted from 1
         self.runs: list[tuple[int, int, list[float]]] = []  # see `Answer`
-        self.states: list[list[float]] = []
-        """Of each dimension; an empty one if the question named no window of the present."""
+        self.states: list[list[float]] = []  # of each dimension; an empty one if the question named no window of the present
         at = HEAD
         for limit in asked.limits:
             of = slice(at, at + (OF_RATE if limit[0] > 0 else OF_WINDOW))
@@ -207,11 +206,9 @@ class Local:
     __slots__ = ("_value", "parts", "spent")
 
     def __init__(self, parts: Sequence[Part], share: Fraction) -> None:
-        self.parts: tuple[Part, ...] = tuple([_part(part, share) for part in parts])
-        """Its limits: a window is paced, too."""
+        self.parts: tuple[Part, ...] = tuple([_part(part, share) for part in parts])  # its limits: a window is paced, too
         self._value: list[float] | None = None
-        self.spent: list[int] = [0] * len(parts)
-        """Of each dimension."""
+        self.spent: list[int] = [0] * len(parts)  # of each dimension
 
     def ask(self, question: Question, reading: int) -> Answer:
         """The answer to that question."""

@@ -69,9 +69,9 @@ class Decisions:
     # For callers.
 
     def run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Call a function that decides, and return its result."""
+        """Call a function that decides, and return its result, for which the main thread waits."""
         decision = partial(call, *args, **options)
-        if get_ident() != self.main or sys.is_finalizing():
+        if not self._hands_over():
             if self.deciding:
                 raise RuntimeError("called from a finalizer or a strategy in the middle of a decision. Call it from ordinary code.")
             self.lock.acquire()
@@ -95,19 +95,33 @@ class Decisions:
 
         Never waits: finalizers and signal handlers may use it. All calls keep their order.
         """
-        if get_ident() != self.main and not self.deciding and self.lock.acquire(blocking=False):
+        if not self._hands_over() and not self.deciding and self.lock.acquire(blocking=False):
             self._decide(partial(call_back, call, "in a decision"))
         else:
-            self.attend()
             self.soon.append(call)
             self._ring()
 
     def attend(self) -> None:
-        """Have the thread run, which looks around each second at least."""
-        # Asked again while it is being started, as by a signal handler, another one takes its place. No thread runs as the process ends.
-        if (self._thread is None or self._thread.ident is None) and not sys.is_finalizing():
+        """Have the thread run, which looks around each second at least. RuntimeError if none can start."""
+        if self._thread is None or self._thread.ident is None:  # asked again while one is being started, another one takes its place
             thread = self._thread = threading.Thread(target=self._keep, name="aiorate", daemon=True)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:
+                self._thread = None
+                raise
+
+    def _hands_over(self) -> bool:
+        """Whether the thread decides for this one, the main one: not as the process ends, when none runs."""
+        if get_ident() != self.main or sys.is_finalizing():
+            return False
+        try:
+            self.attend()
+        except RuntimeError as error:
+            if "shutdown" in str(error):  # in Python 3.12, in a function of atexit
+                return False
+            raise
+        return True
 
     def call_at(self, reading: int, callback: Callable[[], object]) -> Alarm:
         """Call back, in a decision, when the monotonic clock reads that. Called in a decision."""
@@ -156,7 +170,7 @@ class Decisions:
         while self._thread is me:
             rung = self._bell.acquire(timeout=wait / NS_PER_SECOND)
             self.lock.acquire()
-            with suppress(SystemExit):  # of a callback: without this thread, all others would wait for ever
+            with suppress(BaseException):  # of a callback: without this thread, all others would wait for ever
                 self._decide(partial(call_back, self._alarms.call_due, "in the thread that keeps the time"))
             with self.lock:  # what followed the decision may have set an alarm
                 first = self._alarms.first

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from aiorate._errors import check_count
 from aiorate._rate import Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._schedulers.interface import Scheduler
 from aiorate._tree.node import Node, undo
-from aiorate._tree.refusals import full, named, no_lease, too_large, too_long
-from aiorate._tree.supply import SAME, mark
+from aiorate._tree.refusals import full, no_lease, too_long
+from aiorate._tree.supply import SAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,14 +72,15 @@ class Limit(Node):
     def decide(self, permits: Permits, most_ns: int | None, since: int | None, ticket: Ticket | None = None) -> Answer:
         """What `ask` does, whether the loop is starved or not. ``ticket`` is that of a caller in another thread."""
         bounded, wait_ns = most_ns is not None or self.max_waiting is not None, most_ns
-        if self.above is not None or bounded or ticket is not None or self.line.head is None or self.closed:  # else it waits
+        if self.above is not None or bounded or ticket is not None or self.line.head is None:  # else it waits
             found = self.take(permits, since)
             if found is not None:
                 return found
-            if bounded or self.shut:
-                wait_ns, since = self._admit(permits, most_ns, since)
+            wait_ns, since = self._admit(permits, most_ns, since)
         ticket = self.ticket_for(permits, since, ticket, most_ns)
-        self.join(ticket)
+        self.line.join(ticket)
+        if self.line.head is None:
+            self.look()
         if wait_ns is not None:
             try:
                 self.tree.limit_wait(self, ticket.asked + wait_ns, ticket)
@@ -89,8 +91,8 @@ class Limit(Node):
 
     def _admit(self, permits: Permits, most_ns: int | None, since: int | None) -> tuple[int | None, int | None]:
         """How long a request that was refused may stand in line, and since when. Raises its error if it may not."""
-        if self.shut:
-            raise self.closed_error(named(permits))
+        if (error := self.impossible(permits)) is not None:
+            raise error
         if self.max_waiting is not None:
             self.here()  # the lines of a loop that was left do not count
             most, others = self.max_waiting
@@ -103,7 +105,7 @@ class Limit(Node):
                 return once
             wait = self.wait_for(permits, self.now())
             if wait is None or wait > most_ns:
-                if not most_ns and self.above_on_demand():
+                if not most_ns and self.on_demand:
                     raise no_lease(f"{'acquire' if isinstance(permits, int) else 'reserve'}(max_wait=0)")
                 self.wait_counters.refused += 1
                 raise too_long(permits, most_ns, wait, "" if isinstance(permits, int) else self._reason(permits))
@@ -118,16 +120,14 @@ class Limit(Node):
         return f" for {permits.waited_for}" if permits.waited_for else " in line"
 
     async def acquire(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> tuple[int, int, Taken]:
-        """`ask`, and wait. Returns what `go_on` does."""
-        found = self.ask(permits, most_ns, since)
-        return (0, *found) if isinstance(found, tuple) else await self.wait(found)
-
-    async def wait(self, ticket: Ticket) -> tuple[int, int, Taken]:
-        """Wait until the ticket of `ask` is decided, and the loop has turned. Returns what `go_on` does.
+        """`ask`, and wait until that is decided, and the loop has turned. Returns what `go_on` does.
 
         Cancelled meanwhile, the request is undone. `aiorate.Limiter.acquire` has these lines too: a coroutine in between would cost
         each of 100 000 waiters 220 bytes and a twentieth of the time.
         """
+        ticket = self.ask(permits, most_ns, since)
+        if isinstance(ticket, tuple):
+            return 0, *ticket
         tree, waker, decided = self.tree, self.waker or self.tree.loop, ticket.done()
         loop = tree.loop
         try:
@@ -174,11 +174,6 @@ class Limit(Node):
                 self._resuming(outcome[1], -1)
             undo(outcome[1])
 
-    def _resuming(self, taken: Taken, tasks: int) -> None:
-        """So many more tasks have yet to go on with a grant."""
-        self.tree.resuming += tasks
-        mark(taken, tasks)
-
     def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, int, Taken]:
         """Block this thread until the permits are granted; returns what `go_on` does."""
         raise RuntimeError(
@@ -187,29 +182,16 @@ class Limit(Node):
 
     # When a request would be granted, and what lies ready, here and above. A question takes nothing; what is due is granted first.
 
-    def next_reading(self) -> int | None:
-        """What the clock reads when the first in line is granted, or less; None: unknown, as before a stopped limiter is started."""
-        first = self.first()
-        assert first is not None
-        if self.above is None and self.due is not None:
-            return self.reading_at(self.due)
-        wait = self._wait_for(first.wanted, self.now(), 0, first if isinstance(first, Node) else None)
-        return None if wait is None else self.read() + wait
-
-    def above_on_demand(self) -> bool:
-        """Whether a limit above has permits only for requests that wait."""
-        above = self.above
-        return above is not None and (above.provider.on_demand or above.above_on_demand())
+    @property
+    def on_demand(self) -> bool:
+        """Whether there are permits, here or above, only for requests that wait."""
+        return self.provider.on_demand or (self.above is not None and self.above.on_demand)
 
     def informed(self) -> int:
         """The present instant, once it is known what a store has left."""
         self.look_now()
         self.provider.look()
         return self.look_now()
-
-    def permits_in_line(self) -> int:
-        """The permits of all who wait there; of each limit below, those of its first."""
-        return sum([count_of(below.wanted) for _, below in self.line.below()], count_of(self.line.total))
 
     def available(self) -> int:
         """How many permits a newcomer would get at once."""
@@ -226,13 +208,9 @@ class Limit(Node):
 
     def is_rested(self) -> bool:
         """Whether nothing would be lost, and nothing granted sooner, with a new limiter in its place."""
-        loop = self.tree.loop
-        if loop is None or (self.line.is_waited_in and loop.closed):
-            self.here()
-        elif not self.begun:
-            self.follow(loop.read)  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
+        self.here()  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
         now = self.now()  # which ends a pause that is over
-        if self.resuming or self.held or self.altered or self.is_held or self.provider.busy:
+        if self.resuming or self.altered or self.is_held or self.provider.busy:
             return False
         return self.permitted._rested(now)
 
@@ -285,17 +263,6 @@ class Limit(Node):
             super().resume()
         return ns > 0
 
-    def cap(self, dimension: str | None, quota: Quota, paused: bool, in_flight: int) -> None:
-        """Heed what a server said is left of a quota, of one dimension if the limit has several; see `ServerQuotas.heed`."""
-        from aiorate._schedulers.server_quotas import heeding
-
-        now, scheduler = self.look_now(), cast("Any", self.scheduler)
-        if dimension is not None:
-            scheduler.cap(dimension, quota, paused, now, self.held_for, in_flight)
-        else:
-            self.permitted = cast("Any", heeding(self.permitted, quota, paused, now, self.held_for, in_flight))
-        self.changed()
-
     def refund(self, permits: int) -> None:
         """Take back the permits, of any grant, here and in every shared limit."""
         counters = self.own_counters()
@@ -318,11 +285,8 @@ class Limit(Node):
         """Change the rate, or that of the member with that index. Raises TypeError and ValueError for an index that is none."""
         scheduler: Scheduler = self.scheduler
         if member is not None:
-            if isinstance(member, bool) or not isinstance(member, int):
-                raise TypeError(f"set_rate(member) must be the index of a member, an int, not {type(member).__name__}.")
-            if not scheduler.members:
-                raise ValueError(f"set_rate(member={member}): this strategy has a single rate and no members. Leave member= out.")
-            if not 0 <= member < len(scheduler.members):
+            check_count("set_rate(member)", member)
+            if member >= len(scheduler.members):
                 raise ValueError(f"set_rate(member={member}): the strategy has {len(scheduler.members)} members, counted from 0.")
             scheduler = scheduler.members[member]
         scheduler.set_rate(Rate._of(rate), self.look_now())
@@ -350,17 +314,10 @@ class Limit(Node):
 
     def _rate_changed(self) -> None:
         """The scheduler has another rate: requests in line that can no longer be granted fail, and the others are timed again."""
-        line, most = self.line, self.scheduler.max_permits
         self.own_counters().unused = 0  # a part of a permit, measured by the old rate
-        if most is not None:
-            for ticket in line:
-                if self.exceeded(ticket.wanted) is not None:
-                    line.leave(ticket)
-                    ticket.set_result(too_large(ticket.wanted, most, "now"))
-            for _, below in line.below():
-                if self.exceeded(below.wanted) is not None:
-                    below._leave_above()
-                    below.look()
+        for each in (*self.line, *self.line.below()):
+            if (error := self.impossible(each.wanted)) is not None:
+                self._refuse(each, error)
         self.changed()
 
     def observe(
@@ -368,20 +325,27 @@ class Limit(Node):
     ) -> None:
         """Heed a server's pause, made longer by a random part of ``jitter`` ns, and its quotas: of requests, or those that have a limit."""
         from aiorate._feedback import check_feedback
+        from aiorate._schedulers.server_quotas import heeding
 
         check_feedback(feedback)
-        before, paused = self.granted, feedback.pause is not None
+        before, resuming, paused = self.granted, self.resuming, feedback.pause is not None
         news = self.pause_longer(duration_to_ns(feedback.pause or 0, "observe()"), jitter)
         for quota in feedback.quotas:
             if quota.remaining is None and quota.used is None:
                 continue
             limit = limit_of(feedback, quota) if limit_of is not None else (self, None) if quota.unit == "requests" else None
             if limit is not None:
-                in_flight = 0
-                if feedback.in_flight is not None:  # what is granted by now is in flight too
-                    self.look_now()
-                    in_flight = feedback.in_flight + count_of(self.granted - before)
-                limit[0].cap(limit[1], quota, paused, in_flight)
+                node, dimension = limit
+                self.look_now()
+                now, in_flight = node.look_now(), 0
+                if feedback.in_flight is not None:  # so are those that have their permits and have not run yet, and what is granted by now
+                    in_flight = feedback.in_flight + resuming + count_of(self.granted - before)
+                told = quota, paused, now, node.held_for, in_flight
+                if dimension is not None:
+                    cast("Any", node.scheduler).cap(dimension, *told)
+                else:
+                    node.permitted = cast("Any", heeding(node.permitted, *told))
+                node.changed()
         if news:
             from aiorate._events import Event
 
@@ -417,7 +381,7 @@ class Limit(Node):
         if self.above is not None or self.scheduler._owner is _KEY:
             raise ValueError("it belongs to another key, or shares a limit, already: make one for each key.")
         if above is not None:
-            if self.line.is_waited_in or self.resuming or self.held:
+            if self.line.is_waited_in or self.resuming:
                 raise ValueError("it is in use already: make one that is not.")
             levels: list[Node] = [self]
             top: Node | None = above

@@ -51,9 +51,6 @@ class Line(Generic[N]):
         """The number of waiting requests; one that is cancelled counts until its task has run."""
         return len(self._queue) - self._gone
 
-    def __bool__(self) -> bool:
-        return bool(self._queue) and self.first_request() is not None
-
     def __iter__(self) -> Iterator[Ticket]:
         for ticket in list(self._queue):
             if not (ticket.left or ticket.done()):
@@ -124,26 +121,6 @@ class Line(Generic[N]):
         if self.turns is not None:
             self.turns.grant(flow)
 
-    def remove_first(self) -> None:
-        """Take the first of its own requests out of the line."""
-        if self.turns is not None and self._own.number:
-            self.turns.leave(self._own)
-        self.head = None
-        self.total -= self._queue.popleft().wanted
-
-    def clear(self) -> list[Ticket]:
-        """Nobody waits any more; returns the tickets of its own requests, in order."""
-        self.head = None
-        if self.turns is not None:
-            for flow, _ in self.turns.requests():
-                self.turns.leave(flow)
-        tickets = list(self)
-        for ticket in tickets:
-            self.total -= ticket.wanted
-        self._gone += len(tickets) - len(self._queue)
-        self._queue.clear()
-        return tickets
-
     # The limits below.
 
     def share(self) -> None:
@@ -160,9 +137,9 @@ class Line(Generic[N]):
         assert self.turns is not None
         self.turns.leave(flow)
 
-    def below(self) -> list[tuple[Flow, N]]:
+    def below(self) -> list[N]:
         """The limits below whose first stands here, in no order."""
-        return [] if self.turns is None else [(flow, each) for flow, each in self.turns.requests() if each is not None]
+        return [] if self.turns is None else [each for _, each in self.turns.requests() if each is not None]
 
     def ahead(self, ahead: Permits, flow: Flow | None = None) -> list[Ticket | N]:
         """Those who are served before a request with so many permits ``ahead`` of it in its own flow: a limit's below, or the line's."""

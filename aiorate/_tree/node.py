@@ -19,7 +19,7 @@ from aiorate._schedulers.token_pool import TokenPool
 from aiorate._tree.fair_queue import Flow
 from aiorate._tree.line import NOBODY, Line
 from aiorate._tree.refusals import overdue
-from aiorate._tree.supply import SAME, Supply, mark, take_all
+from aiorate._tree.supply import SAME, Supply, take_none
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -73,7 +73,7 @@ class Node(Supply):
         if above.line.turns is None:
             above._made_line().share()
             self.tree.add(above)
-            above.look_if_alive()  # for those who wait there already
+            above.look()  # for those who wait there already
         if self.line.turns is not None:
             self.tree.add(self)
         self.provider.shared()
@@ -101,13 +101,6 @@ class Node(Supply):
         ticket.asked, ticket.most_ns, ticket.epoch = self.read(), most_ns, tree.epoch
         return ticket
 
-    def join(self, ticket: Ticket) -> None:
-        """Put a request in line."""
-        line = self.line
-        line.join(ticket)
-        if line.head is None:
-            self.look()
-
     def _begin_line(self) -> Waker:
         self._made_line()
         loop = self.tree.loop
@@ -124,15 +117,15 @@ class Node(Supply):
     def leave(self, ticket: Ticket) -> None:
         """An undecided request leaves the line. Never raises."""
         self.line.leave(ticket)
-        self.tree.left(ticket)
         if ticket is self.line.head:
-            self.look_if_alive()
+            self.look()
 
     # Look.
 
     def look(self) -> None:
-        """Decide as far as can be now: something may have changed for the first, here and above."""
-        node: Node | None = self
+        """Decide as far as can be now: something may have changed for the first, here and above. In a closed loop nobody can be woken."""
+        loop = self.tree.loop
+        node = None if loop is None or loop.closed else self
         while node is not None:
             node = node._look()
 
@@ -150,29 +143,22 @@ class Node(Supply):
         else:
             self.waker.ring(self.look)
 
-    def look_if_alive(self) -> None:
-        """`look`, unless the loop is closed, where nobody can be woken."""
-        loop = self.tree.loop
-        if loop is not None and not loop.closed:
-            self.look()
-
     def _look(self) -> Node | None:
         """Grant what is due, or stand above, or set the timer. Returns the limit above if its first may be another one now."""
-        tree, above, flow = self.tree, self.above, self.flow
-        if tree.loop is None:
-            return None
-        if self._serving:  # a finalizer has changed something in the middle
-            tree.loop.post(self.look_if_alive)
+        above, flow, loop = self.above, self.flow, self.tree.loop
+        if self._serving or loop is None:
+            if loop is not None:  # a finalizer has changed something in the middle
+                loop.post(self.look)
             return None
         self._serving = True
         self.meter.until = 0
         stood = 0 if flow is None else flow.number
         try:
             now, due, scheduler = self.now(), self.due, self.scheduler
-            late = 0 if due is None or due > now else now - due
-            spilled = scheduler._spilled if late > self.catch_up and above is None else None  # too late to make up for all
-            self._decide(now, min(late, self.catch_up))
-            if spilled is not None:
+            too_late = above is None and due is not None and now - due > self.catch_up  # to make up for all
+            spilled = scheduler._spilled if too_late else 0
+            self._decide(now)
+            if too_late:
                 self.skip(scheduler._spilled - spilled)
         except Exception as error:  # of a strategy or a clock: nobody hangs
             self._fail(error)
@@ -184,7 +170,7 @@ class Node(Supply):
             return None
         return above if stood or above.line.turns.may_be_first(flow) else None
 
-    def _decide(self, now: int, late: int) -> None:
+    def _decide(self, now: int) -> None:
         """One after the other: wait for its time here, stand above, or be granted; until the first has to wait."""
         line, tree, above, permitted, watched = self.line, self.tree, self.above, self.permitted, self.watch
         loop = tree.loop
@@ -199,7 +185,7 @@ class Node(Supply):
                 if first is not None:
                     self.provider.held_up()
                 elif served < now:
-                    self.late_since, self.woken_at = served, now
+                    self.late = served, now
                 self._leave_above()
                 self.due = None
                 tree.wake(self, None if first is None or self.stopped else self.paused_until)
@@ -207,17 +193,17 @@ class Node(Supply):
             permits = first.wanted
             if above is not None:
                 up = self.permits_above(permits)
-                if (error := self._impossible(up)) is not None:
+                if (error := above.impossible(up)) is not None:
                     self._refuse(first, error)
                     continue
                 if up:
-                    self._stand(first, up, now, late)
+                    self._stand(first, up, now)
                     return
             if tree.resuming >= most:
                 self._set_due(now)  # that is, as soon as the loop has turned
                 return
             if isinstance(first, Node):
-                if not self._grant_below(first, now, late):
+                if not self._grant_below(first, now):
                     return
                 continue
             since = first.since
@@ -241,23 +227,22 @@ class Node(Supply):
             served = at
             line.grant()
 
-    def _refuse(self, first: Ticket | Node, error: BaseException) -> None:
-        """The first can never be granted above."""
-        self._leave_above()
-        if isinstance(first, Node):  # which finds that out too
-            first._leave_above()
-            first._look()
+    def _refuse(self, each: Ticket | Node, error: BaseException) -> None:
+        """That one in line can never be granted."""
+        if isinstance(each, Node):  # which finds that out too
+            each._leave_above()
+            each._look()
         else:
-            self.line.remove_first()
-            first.set_result(error)
+            self.line.leave(each)
+            each.set_result(error)
 
     def _set_due(self, at: int) -> None:
         """The first is due at that instant, and stands above no longer."""
         self._leave_above()
         self.due = None if at >= NOBODY_KNOWS else at
-        self.tree.wake(self, None if self.due is None else at + self.offset if self.held_at is None else self.reading_at(at))
+        self.tree.wake(self, None if self.due is None else self.reading_at(at))
 
-    def _stand(self, first: Ticket | Node, up: Permits, now: int, late: int) -> None:
+    def _stand(self, first: Ticket | Node, up: Permits, now: int) -> None:
         """The first stands in the line above, once it is due here."""
         above = self.above
         assert above is not None
@@ -265,16 +250,21 @@ class Node(Supply):
         if at > now:
             self._set_due(at)
             return
-        if self.due is None and isinstance(first, Node):
-            late = now - self._due_of(first, now)
-        self.due = now - late
+        due = self._due_of(first, now) if self.due is None and isinstance(first, Node) else self.due
+        self.due = now if due is None else min(max(due, now - self.catch_up), now)
         self.tree.wake(self, None)
         if self.standing is not first or self.wanted != up:
             self._leave_above()
             self.flow = self.flow or Flow(1)
-            self.standing, self.since = first, above.now() - min(late, above.catch_up)
+            self.standing, self.since = first, above.now() - min(now - self.due, above.catch_up)
             above.line.join_below(self.flow, up, self)
         self.wanted = up  # equal amounts, but perhaps of another request, which notes what it waited for
+
+    def _resuming(self, taken: Taken, tasks: int) -> None:
+        """So many more tasks have yet to go on with a grant."""
+        self.tree.resuming += tasks
+        for limit, _, _ in taken:
+            limit.resuming += tasks
 
     def _leave_above(self) -> None:
         """The first stands above no longer."""
@@ -289,7 +279,7 @@ class Node(Supply):
         since = min(max(below.since, now - self.catch_up), now)
         return min(self.permitted.peek(below.wanted, since), now) if below.wanted and self.scheduler.books_since else since
 
-    def _grant_below(self, below: Node, now: int, late: int) -> bool:
+    def _grant_below(self, below: Node, now: int) -> bool:
         """Grant the first of that limit, or of one below it. Returns whether the next may be due; False: it has to wait here."""
         path: list[tuple[Node, Permits, int]] = [(self, below.wanted, now)]
         limits: list[Node] = []  # those of the path below this one
@@ -302,9 +292,9 @@ class Node(Supply):
                 return _stand_anew(limits)  # another is first now than when it joined the line above
             path.append((node, first.wanted, node.now()))
         assert first is not None
-        late = max(late, now - self._due_of(below, now))
+        late = now - self._due_of(below, now)
         taken = tuple(reversed(path))
-        at, refused = take_all(taken, [each - min(late, limit.catch_up) for limit, _, each in taken], waited=True)
+        at, refused = _take_all(path, late)
         if refused is not None:
             refused._set_due(at)
             # A strategy below had said that they were due. Others may be due in the limits between.
@@ -318,8 +308,7 @@ class Node(Supply):
         except InvalidStateError:  # as in _decide()
             undo(taken, look=False)
             return _stand_anew(limits)
-        mark(taken, resuming=1)
-        self.tree.resuming += 1
+        self._resuming(taken, 1)
         lower: Node | None = None
         for limit, _, _ in taken:
             if limit is not self:  # the next ones could not stand above before
@@ -335,7 +324,7 @@ class Node(Supply):
 
     def changed(self) -> None:
         """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
-        self.late_since = None
+        self.late = None
         self.look()
         self.open_meter()
 
@@ -350,23 +339,19 @@ class Node(Supply):
 
     def fail(self, error: BaseException) -> None:
         """Fail every request in line: nobody hangs, and the limiter works on."""
-        above = None if self.standing is None else self.above
         self._fail(error)
-        if above is not None:
-            above.look()
-        self.look_if_alive()
+        self.look()
+        if self.above is not None:
+            self.above.look()
 
     def _fail(self, error: BaseException) -> None:
         line = self.line
-        request = line.first_request()
-        while request is not None:
-            line.remove_first()
-            request.set_result(copy_of(error))
-            request = line.first_request()
-        for flow, below in line.below():
-            below.standing = None
-            line.leave_below(flow)
+        for ticket in line:
+            self._refuse(ticket, copy_of(error))
+        for below in line.below():
+            below._leave_above()
             below._fail(error)
+        line.first()  # nobody
         self._set_due(NOBODY_KNOWS)
 
     def close(self, error: BaseException) -> None:
@@ -379,9 +364,12 @@ class Node(Supply):
     def disband(self, forked: bool) -> None:
         """The loop is no longer used: every request in line fails, if its loop can still wake it."""
         waker, self.waker = self.waker, None
-        tickets = self.line.clear()
-        if self.line.turns is None:
-            self.line = NOBODY
+        tickets, shared = list(self.line), self.line.turns is not None
+        self.line = NOBODY
+        if shared:
+            self._made_line().share()
+        if self.flow is not None:
+            self.flow = Flow(self.flow.weight)
         if waker is not None:
             for ticket in [] if forked else tickets:  # else the waiting tasks are in another process
                 try:
@@ -389,21 +377,22 @@ class Node(Supply):
                 except RuntimeError:  # a closed loop wakes nobody
                     continue
             waker.retire()
-        self.standing = self.due = self.wake_at = self.late_since = None
+        self.standing = self.due = self.wake_at = self.late = None
         self.provider.moved()
         self.resuming = 0
 
-    def wait_for(self, permits: Permits, now: int) -> int | None:
-        """Nanoseconds until a request made now would be granted, those in line included, or less; None: unknown.
+    def wait_for(self, permits: Permits, now: int, ahead: Permits | None = None, below: Node | None = None) -> int | None:
+        """Nanoseconds until a request made now would be granted, here and above, or less; None: unknown.
 
+        ``ahead``: the permits before it in its own line, all in line by default; ``below``: the limit that has that line, if it is below.
         It is exact in a line of its own where permits lie on a straight line. Where lines share a limit, those that are not there yet may
         come before it: then it takes longer.
         """
-        return self._wait_for(permits, now, self.line.total, None)
-
-    def _wait_for(self, permits: Permits, now: int, ahead: Permits, below: Node | None) -> int | None:
-        """Nanoseconds until the permits are granted here and above to a request with ``ahead`` permits before it in its own line."""
         above = self.above
+        if self.impossible(permits) is not None:
+            return None
+        if ahead is None:
+            ahead = self.line.total
         for each in self.line.ahead(ahead, None if below is None else below.flow or Flow(1)):
             ahead += each.wanted
         at = max(self._peek(permits, now, ahead), now)
@@ -418,18 +407,12 @@ class Node(Supply):
             up, ahead_up = 1, ahead_up - 1
         if not up:
             return wait
-        if above.shut or above.exceeded(up) is not None:
-            return None
-        there = above._wait_for(up, above.look_now(), ahead_up, self)
+        there = above.wait_for(up, above.look_now(), ahead_up, self)
         return None if there is None else max(wait, there)
 
     def expire(self, over: Iterable[Ticket]) -> None:
         """Fail those requests in line that are not due either."""
-        levels = [self]
-        while (above := levels[-1].above) is not None:
-            levels.append(above)
-        for level in reversed(levels):
-            level.look_now()
+        self.look_now()
         late = [ticket for ticket in over if not (ticket.left or ticket.done())]
         for ticket in late:
             self.wait_counters.refused += 1
@@ -442,17 +425,35 @@ class Node(Supply):
                 except Exception:  # of a strategy, a clock, or a store that is lost: those that left the line must be told
                     more = None
             ticket.set_result(overdue(ticket.wanted, ticket.most_ns or 0, more))
-        if any(ticket is self.line.head for ticket in late):
-            self.look_if_alive()
+        self.look()
 
     def dismiss(self) -> None:
         """Nobody asks it again: its key was evicted."""
-        self.tree.forget(self)
-        if self.wake_at is not None:
-            self.tree.wake(self, None)
         if self.waker is not None:
             self.waker.retire()
             self.waker, self.line = None, NOBODY
+
+
+def _take_all(path: list[tuple[Node, Permits, int]], late: int) -> tuple[int, Node | None]:
+    """Take from the limits of the path, the highest first, each booked since so long ago; from all or none.
+
+    Returns the instant for which the lowest scheduled it, and None; or when it is due, and the limit that refused.
+    """
+    at, before, got = NOBODY_KNOWS, None, 0
+    try:
+        for limit, permits, now in path:
+            if before is not None and limit.since < before and limit.waited_above is not None:
+                limit.waited_above(permits)
+            at, before = NOBODY_KNOWS, now
+            at = limit.permitted.take(permits, now, now - min(late, limit.catch_up))
+            if at > now:
+                return at, limit
+            limit.unmetered += permits
+            got += 1
+        return at, None
+    finally:
+        if got < len(path):
+            take_none(path[:got])
 
 
 def _limited_by(path: Taken) -> str | None:
@@ -475,7 +476,7 @@ def undo(taken: Taken, look: bool = True) -> None:
             failed = error
     if look:
         for limit, _, _ in taken:
-            limit.look_if_alive()
+            limit.look()
     if failed is not None:
         raise failed
 
@@ -497,6 +498,5 @@ def copy_of(error: BaseException) -> BaseException:
         twin = copy(error)
     except Exception:  # its class wants other arguments than it has kept
         twin = RuntimeError(f"{type(error).__name__}: {error}")
-    if twin is not error:
-        twin.__cause__ = error.__cause__
+    twin.__cause__ = error.__cause__
     return twin

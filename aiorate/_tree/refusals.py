@@ -17,12 +17,10 @@ def named(permits: Permits) -> str:
     return f"acquire({permits})" if isinstance(permits, int) else "reserve()"
 
 
-def closed(call: str, name: str | None) -> LimiterClosed:
+def closed(name: str | None) -> LimiterClosed:
     """The limiter or budget of that name, or one that it shares, is closed."""
-    return LimiterClosed(
-        f"{call}: {repr(name) if name else 'the limit'} is closed. Create a new one, or reopen a Limiter:"
-        " limiter.apply(aiorate.RateSpec(rate, burst_ratio, 'start'))."
-    )
+    limit = repr(name) if name else "the limit"
+    return LimiterClosed(f"{limit} is closed. Create a new one, or reopen a Limiter: limiter.apply(RateSpec(rate, burst_ratio, 'start')).")
 
 
 def full(permits: Permits, most: int) -> LineFull:
@@ -40,10 +38,9 @@ def too_long(permits: Permits, most_ns: int, wait: int | None, why: str = "") ->
     )
 
 
-def too_large(permits: Permits, most: int, where: str) -> ValueError:
+def too_large(permits: Permits, most: int) -> ValueError:
     """The request in line is for more than is granted at once since a rate was changed."""
-    call = "acquire" if isinstance(permits, int) else "reserve"
-    return ValueError(f"{call}({permits}) can no longer be granted: {most} is the most at once {where}.")
+    return ValueError(f"a request for {permits} can no longer be granted: {most} is the most at once now.")
 
 
 def overdue(permits: Permits, most_ns: int, more: int | None) -> WaitTooLong:

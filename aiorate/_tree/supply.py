@@ -8,22 +8,21 @@ from __future__ import annotations
 from functools import partial
 from threading import get_ident
 from time import monotonic_ns
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 from aiorate._loops.loop import LOOP_CHECK_NS
 from aiorate._meter import FAR, NO_LINE, PureMeter
-from aiorate._schedulers.interface import NOBODY_KNOWS, claim
+from aiorate._schedulers.interface import claim
 from aiorate._tree.counters import NOTHING, Counters
 from aiorate._tree.line import NOBODY
 from aiorate._tree.provider import OWN
-from aiorate._tree.refusals import closed, named, too_large
+from aiorate._tree.refusals import closed, too_large
 from aiorate._tree.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, Self
 
-    from aiorate._errors import LimiterClosed
     from aiorate._events import Event
     from aiorate._loops.loop import Loop, ReadClock
     from aiorate._meter import Meter
@@ -51,9 +50,8 @@ class Supply(Timeline):
         "catch_up",
         "closed",
         "counters",
-        "held",
         "is_places",
-        "late_since",
+        "late",
         "line",
         "max_waiting",
         "meter",
@@ -69,7 +67,6 @@ class Supply(Timeline):
         "unmetered",
         "waited_above",
         "watch",
-        "woken_at",
     )
 
     above: Self | None
@@ -83,14 +80,12 @@ class Supply(Timeline):
         """Whom to ask for permits: the scheduler or, as long as that holds, what servers said."""
         self.catch_up: int = catch_up
         """The most nanoseconds that are made up for when the loop is late."""
-        self.late_since: int | None = None
-        """The instant up to which the last wake-up, which was late and left nobody in line, has served; None: it was not, or is over.
+        self.late: tuple[int, int] | None = None
+        """Up to when the last wake-up, which was late and left nobody in line, has served, and when it was; None: it was not, or is over.
 
         What delayed it also delayed the callers right after it, and all callers while tasks that it woke have not gone on. They are booked
         from that instant, at most `catch_up` back.
         """
-        self.woken_at: int = 0
-        """The instant of that wake-up."""
         self.tree: Tree = tree
         self.name: str | None = name
         """The name that users gave it."""
@@ -123,8 +118,6 @@ class Supply(Timeline):
         """How many of its permits a request takes."""
         self.resuming: int = 0
         """Grants from here whose tasks have not gone on yet."""
-        self.held: int = 0
-        """Grants from here that leases hold, which may come back."""
         self.since: int = 0
         """The instant of the limit above since which the first here stands in line there."""
         self.waited_above: Callable[[Permits], None] | None = None
@@ -155,39 +148,22 @@ class Supply(Timeline):
         return self.unmetered + self.meter.grabs
 
     @property
-    def shut(self) -> bool:
-        """Whether it is closed, or a limit above is."""
-        return self.closed or (self.above is not None and self.above.shut)
-
-    def closed_error(self, call: str) -> LimiterClosed:
-        """The error of a call, if it is shut."""
-        limit = self
-        while not limit.closed and limit.above is not None:
-            limit = limit.above
-        return closed(call, limit.name)
-
-    @property
     def max_permits(self) -> int | None:
         """The largest request that can ever be granted; None: any."""
         own, above = self.scheduler.max_permits, None if self.above is None else self.above.max_permits
         return own if above is None or (own is not None and own < above) else above
 
-    def exceeded(self, permits: Permits) -> int | None:
-        """The most that is granted at once, here or above, if so many can never be granted; amounts are compared by the dimensions."""
-        most = self.scheduler.max_permits
-        if most is not None and isinstance(permits, int) and permits > most:
-            return most
-        return None if self.above is None else self.above.exceeded(self.permits_above(permits))
+    def impossible(self, permits: Permits) -> Exception | None:
+        """The error of a request that can never be granted, here or above: closed, or for more than is granted at once by now.
 
-    def _impossible(self, up: Permits) -> BaseException | None:
-        """The error of a request that the limits above can never grant: they are closed, or allow less since a rate was changed."""
-        above = self.above
-        assert above is not None
-        if above.shut:
-            return above.closed_error(named(up))
-        if (most := above.exceeded(up)) is not None:
-            return too_large(up, most, "of the limit that is shared")
-        return None
+        Amounts are compared by the dimensions.
+        """
+        most = self.scheduler.max_permits
+        if self.closed:
+            return closed(self.name)
+        if most is not None and isinstance(permits, int) and permits > most:
+            return too_large(permits, most)
+        return None if self.above is None else self.above.impossible(self.permits_above(permits))
 
     def _peek(self, permits: Permits, now: int, ahead: Permits) -> int:
         """When the scheduler would grant them, once the present pause is over, which matters to one that follows the calendar."""
@@ -220,15 +196,18 @@ class Supply(Timeline):
         self.open_meter()
         return self.meter.until > 0
 
-    def take(self, permits: Permits, since: int | None = None) -> tuple[int, tuple[tuple[Self, Permits, int], ...]] | None:
+    def take(
+        self, permits: Permits, since: int | None = None, seen: bool = False
+    ) -> tuple[int, tuple[tuple[Self, Permits, int], ...]] | None:
         """Take the permits here and above, or nowhere, if nobody is in line and they are due. They are wanted ``since`` then, or now.
 
+        ``seen``: a limit below has seen to it that its loop is used and turns.
         Returns the instant for which they are scheduled, and what was taken; None if they were not.
         """
         now, tree = self.now(), self.tree
         loop = tree.loop
         check = loop.check if loop is not None and loop.monotonic and self.begun and self.read is loop.read else None
-        if check is None or (not tree.threads and (now + self.offset >= check.until or check.thread != get_ident())):
+        if (check is None or (not tree.threads and (now + self.offset >= check.until or check.thread != get_ident()))) and not seen:
             loop = self.here()
             now = self.now()
             if loop is not None and loop.steady and not tree.threads:
@@ -239,47 +218,34 @@ class Supply(Timeline):
             self.here()  # a line of another loop, or of the process before a fork, does not count
             if self.is_held:
                 return None
+        taken: tuple[tuple[Self, Permits, int], ...] = ()
         if self.above is not None:
-            return self._take_up(permits, since)
-        if since is None and self.late_since is not None:
+            if permits and self.permitted.peek(permits, now) > now:  # the highest takes first, and says so itself
+                self.late = None
+                return None
+            found = self.above.take(self.permits_above(permits), None, True)
+            if found is None or not permits:
+                return found
+            taken = found[1]
+        elif not permits:
+            return now, ()
+        if since is None and self.late is not None:
             since = self._booked_since(now)
-        at = self.permitted.take(permits, now, since)
+        try:
+            at = self.permitted.take(permits, now, since)
+        except Exception:
+            take_none(taken)
+            raise
         if at <= now:
             self.unmetered += permits
             self.open_meter()
-            return at, ((self, permits, now),)
-        if self.late_since is not None:
-            self.late_since = None
+            own = ((self, permits, now),)
+            return at, own + taken if taken else own
+        if taken:
+            take_none(taken)
+        if self.late is not None:
+            self.late = None
             self.open_meter()
-        return None
-
-    def _take_up(self, permits: Permits, since: int | None) -> tuple[int, tuple[tuple[Self, Permits, int], ...]] | None:
-        path: list[tuple[Self, Permits, int]] = []
-        node = self
-        while True:
-            now, above = node.now(), node.above  # now() ends a pause that is over
-            if node.is_held:
-                node.here()
-                if node.is_held:
-                    return None
-            if permits:
-                if above is not None and node.permitted.peek(permits, now) > now:  # the highest takes first, and says so itself
-                    node.late_since = None
-                    return None
-                path.append((node, permits, now))
-            if above is None:
-                break
-            permits, node = node.permits_above(permits), above
-        instants = [None if node.late_since is None else node._booked_since(now) for node, _, now in path]
-        if since is not None:
-            instants[0] = since
-        taken = tuple(path)
-        at, refused = take_all(taken, instants)
-        if refused is None:
-            for limit, _, _ in path:
-                limit.open_meter()
-            return at, taken
-        refused.late_since = None
         return None
 
     def here(self) -> Loop | None:
@@ -292,17 +258,10 @@ class Supply(Timeline):
         return loop
 
     def _booked_since(self, now: int) -> int | None:
-        """The present `late_since`."""
-        since = self.late_since
-        assert since is not None
-        if now - self.woken_at > _SAME_WAKE_UP_NS:
-            if not self.resuming:
-                self.late_since = None
-                return None
-            # One instant that holds for as long, at the limit too.
-            self.woken_at, since = now, max(since, now - max(self.catch_up - _SAME_WAKE_UP_NS, 0))
-        self.late_since = max(since, now - self.catch_up)
-        return self.late_since
+        """From when a caller is booked just after a late wake-up; None: as usual."""
+        if self.late is not None and now - self.late[1] > _SAME_WAKE_UP_NS:
+            self.late = (self.late[0], now) if self.resuming else None
+        return None if self.late is None else max(self.late[0], now - self.catch_up)
 
     def credit(self, permits: Permits, instant: int) -> None:
         """Permits that were taken at that instant come back. Those of before a reset stay spent."""
@@ -342,52 +301,14 @@ class Supply(Timeline):
         if not -FAR < self.offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
             return
         meter.read, meter.offset, meter.check, meter.since, until = self.read, self.offset, loop.check, FAR, FAR
-        if self.late_since is not None:
-            meter.since, until = self.late_since, min(FAR, self.woken_at + _SAME_WAKE_UP_NS, self.late_since + self.catch_up)
+        if self.late is not None:
+            meter.since, woken_at = self.late
+            until = min(FAR, woken_at + _SAME_WAKE_UP_NS, meter.since + self.catch_up)
         meter.until = until
 
 
-S = TypeVar("S", bound=Supply)
-
-
-# A path goes from the request's own limit up, with the permits and the instant at each. The highest limit takes first, from all or none.
-
-
-def take_all(path: Sequence[tuple[S, Permits, int]], instants: Sequence[int | None], waited: bool = False) -> tuple[int, S | None]:
-    """Take from the limits of the path, each booked since its instant; from all or none.
-
-    Returns the instant for which the lowest scheduled it, and None; or when it is due, and the limit that refused. ``waited``: the
-    request, or one before it, stood in the lines above.
-    """
-    at = NOBODY_KNOWS
-    before: int | None = None
-    for index in range(len(path) - 1, -1, -1):
-        limit, permits, now = path[index]
-        if waited:
-            if before is not None and limit.since < before and limit.waited_above is not None:
-                limit.waited_above(permits)
-            before = now
-        try:
-            at = limit.permitted.take(permits, now, instants[index])
-        except Exception:
-            _take_none(path[index + 1 :])
-            raise
-        if at > now:
-            _take_none(path[index + 1 :])
-            return at, limit
-        limit.unmetered += permits
-    return at, None
-
-
-def _take_none(path: Sequence[tuple[Supply, Permits, int]]) -> None:
+def take_none(path: Sequence[tuple[Supply, Permits, int]]) -> None:
     """Take those back."""
     for limit, permits, instant in path:
         limit.permitted.give_back(permits, instant, instant)
         limit.unmetered -= permits
-
-
-def mark(path: Sequence[tuple[Supply, Permits, int]], resuming: int = 0, held: int = 0) -> None:
-    """So many more grants of the path are those of tasks that have yet to go on, or are held by leases."""
-    for limit, _, _ in path:
-        limit.resuming += resuming
-        limit.held += held

@@ -62,9 +62,6 @@ class ThreadTicket(OutcomeTicket):
         if error is not None and error is not self.outcome:
             decisions.post(self.undo)
 
-    def done(self) -> bool:
-        return self.left or self.outcome is not None
-
     def set_result(self, outcome: Outcome, /) -> None:
         self.outcome = outcome
         if isinstance(outcome, BaseException):
@@ -100,10 +97,10 @@ class ThreadTicket(OutcomeTicket):
         if self.undone:
             return
         decisions.waiting.setdefault(self.loop, {})[self] = None
-        decisions.attend()
         try:
+            decisions.attend()
             found = self.limit.decide(self.wanted, most_ns, since, self)
-        except Exception as error:
+        except BaseException as error:  # a coroutine waits for it
             self.set_result(error)
             return
         if isinstance(found, tuple):
@@ -219,11 +216,6 @@ class ThreadTree(Tree):
     def here(self) -> Loop | None:
         return self.loop
 
-    def begin_again(self) -> None:
-        """In a child process, after a fork."""
-        self.disband(forked=True)
-        self._use(_Threads(self.clock, self.precise))
-
 
 class ThreadLimit(Limit):
     """A limit whose callers are in any threads and event loops."""
@@ -289,7 +281,8 @@ def _after_fork_in_child() -> None:
     """The budgets go on, and the waiting requests are in the parent."""
     decisions.begin_again()
     for tree in list(_trees):
-        tree.begin_again()
+        tree.disband(forked=True)
+        tree._use(_Threads(tree.clock, tree.precise))
 
 
 with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork

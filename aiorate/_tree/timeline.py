@@ -48,14 +48,12 @@ class Timeline:
 
     def switch(self, read: ReadClock) -> None:
         """Switch clocks without a jump in limiter time."""
-        if read is not self.read:
-            if self.begun:
-                change = read() - self.read()
-                self.offset += change
-                if self.paused_until is not None:
-                    self.paused_until += change
-            self.read = read
-        self.begun = True
+        if self.begun:
+            change = read() - self.read()
+            self.offset += change
+            if self.paused_until is not None:
+                self.paused_until += change
+        self.read = read
 
     @property
     def held_for(self) -> int:

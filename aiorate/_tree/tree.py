@@ -134,11 +134,6 @@ class Tree:
             self._members = {}
         self._members[ref(member, self._members.pop)] = None
 
-    def forget(self, member: Member) -> None:
-        """Nobody asks that limit again."""
-        if self._members is not None:
-            self._members.pop(ref(member), None)
-
     # When to look.
 
     def wake(self, limit: Member, reading: int | None) -> None:
@@ -157,11 +152,6 @@ class Tree:
         self._number += 1  # of requests with the same deadline, the first to join gives up first
         heappush(self._heap, (until, self._number, limit, ticket))
         self._aim()
-
-    def left(self, ticket: Ticket) -> None:
-        """A request left undecided, perhaps one with a deadline."""
-        if self._heap and self._heap[0][3] is ticket:
-            self._aim()
 
     def _holds(self, entry: tuple[int, int, Member, Ticket | None]) -> bool:
         at, _, limit, ticket = entry
@@ -215,7 +205,10 @@ class Tree:
                         most -= 1
                         over.setdefault(limit, []).append(ticket)
             for limit in due:
-                limit.ring()
+                if over:  # whoever is due is granted first
+                    limit.look()
+                else:
+                    limit.ring()
             for limit, tickets in over.items():
                 limit.expire(tickets)
             self._aim()

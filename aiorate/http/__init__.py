@@ -14,8 +14,6 @@ No timeout of the client covers the wait. An error of the limiter reaches the ca
 
 from __future__ import annotations
 
-from inspect import CO_COROUTINE
-from sys import _getframe
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiorate._errors import kind_of
@@ -64,10 +62,7 @@ def hooks(
     way = Way("hooks()", limiter, key, cost, max_wait, feedback)
 
     def wait_for_permits(request: Any) -> Coroutine[Any, Any, object]:
-        # A synchronous client would not await a coroutine, and would send without a limit. Only its frame tells it apart from an
-        # asynchronous one where a loop runs around it, as in a notebook.
-        caller = _getframe(1).f_code
-        if running_loop() is None or (caller.co_qualname.startswith("Client.") and not caller.co_flags & CO_COROUTINE):
+        if running_loop() is None:  # a synchronous client would not await a coroutine, and would send without a limit
             raise RuntimeError("hooks() need an AsyncClient under asyncio or trio. For a synchronous client, pass blocking_hooks(limiter).")
         return way.enter(request)
 

@@ -26,7 +26,7 @@ from aiorate.http._vendors import PROFILES, RETRY_AFTER_MS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from aiorate._limiters.adaptive import AdaptiveRate
+    from aiorate.adaptive import AdaptiveRate
     from aiorate.http._vendors import Fields, Profile
 
     Headers = Mapping[str, str | float] | Mapping[bytes, bytes] | Iterable[tuple[str, str]] | Iterable[tuple[bytes, bytes]]
@@ -40,9 +40,7 @@ _UNNAMED_PAUSE = 1.0  # seconds
 _LONGEST_TEXT = 1024  # characters of a field: a longer one is not a quota, and takes long to parse
 _ASIDE = {"age", "date", "server", "x-github-request-id"}  # these say nothing alone
 _READ = re.compile("limit|retry-after|used")  # part of the name of all others that are read
-LONGEST = 86_400.0
-"""Seconds, one day: pauses and resets are cut to it, whatever a server says."""
-
+LONGEST = 86_400.0  # seconds, one day: pauses and resets are cut to it, whatever a server says
 _MOST = 999_999_999_999_999  # as in structured fields: RFC 9651, section 3.3.1
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _ITEM, _PART = re.compile(rf'(?:{_STRING}|[^",])+'), re.compile(rf'(?:{_STRING}|[^";])+')
@@ -124,9 +122,8 @@ def _wait(quota: Quota, refused: bool) -> float | None:
 
 def _throttles(status: int, retry_after: float | None, quotas: Iterable[Quota]) -> bool:
     # Whether the response refused the request because of its rate.
-    if status in _THROTTLING or (status in _IF_TIMED and retry_after is not None):
-        return True
-    return status == 403 and _used_up(quotas)
+    timed = status in _IF_TIMED and retry_after is not None
+    return status in _THROTTLING or timed or (status == 403 and _used_up(quotas))
 
 
 def _used_up(quotas: Iterable[Quota]) -> bool:
@@ -268,7 +265,6 @@ def _items(text: str) -> list[Item]:
 
 
 def _numbers(text: str) -> list[float]:
-    """The plain numbers among the values, which commas separate."""
     return [float(piece) for piece in map(str.strip, text.split(",")) if _NUMBER.fullmatch(piece)]
 
 

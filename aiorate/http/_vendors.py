@@ -1,9 +1,7 @@
 """Which header of a server says what: a table, which `aiorate.http._feedback` reads from top to bottom.
 
-A header belongs to the first profile that claims it. All names are in lower case. The form of a reset is not in the table:
-seconds, a time since the epoch, a duration of Go and a date can be told apart, and gateways change one into another.
-
-Each profile names the page that it was taken from.
+A header belongs to the first profile that claims it. The form of a reset is not in the table: seconds, a time since the epoch, a duration
+of Go and a date can be told apart, and gateways change one into another.
 """
 
 from __future__ import annotations

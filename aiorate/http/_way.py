@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from aiorate._errors import check_count, kind_of
-from aiorate._limiters.adaptive import AdaptiveRate, adaptive_of
 from aiorate._limiters.base import finish
 from aiorate._limiters.budget import Budget
 from aiorate._limiters.keyed import KeyedLimiter
 from aiorate._limiters.limiter import Limiter
 from aiorate._rate import NO_BOUND, duration_to_ns
+from aiorate.adaptive import AdaptiveRate, adaptive_of
 from aiorate.http._feedback import read_feedback, teach
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ class Sent:
                     if sent[0] > at - _ARRIVED:
                         break
                     self._under_way.pop(sent, None)
-                # Some others have their permits, and have not run yet.
-                in_flight = sum(list(self._under_way.values()), self._limit._node.resuming) - self._under_way.get(self._at, 0)
+                in_flight = sum(list(self._under_way.values())) - self._under_way.get(self._at, 0)
                 feedback = replace(feedback, in_flight=in_flight)
             self._heed(feedback)
         self._over()  # last: another thread may hear a response meanwhile

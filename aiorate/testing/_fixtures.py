@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 import pytest
 
@@ -20,28 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from typing import Any
 
-    from aiorate.testing._resetting import Limit
-
-
-_GIVEN = pytest.StashKey[WeakSet["Limit"]]()
-
 
 @pytest.fixture(scope="session")
-def reset_limiters(pytestconfig: pytest.Config) -> Callable[..., None]:
-    """A function that resets limits at once, and before each of the following tests: see `aiorate.testing.reset_limiters`."""
-    given = pytestconfig.stash.setdefault(_GIVEN, WeakSet())
-
-    def reset(*limits: Limit) -> None:
-        reset_now(*limits)
-        given.update(limits)
-
-    return reset
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Reset what `reset_limiters` was given."""
-    reset_now(*item.config.stash.get(_GIVEN, ()))
+def reset_limiters() -> Callable[..., None]:
+    """`aiorate.testing.reset_limiters`. Called by a fixture with ``autouse=True``, it has limits begin each test as new."""
+    return reset_now
 
 
 @pytest.fixture
@@ -53,7 +35,9 @@ def virtual_loop(request: pytest.FixtureRequest) -> Iterator[VirtualLoop]:
     For anyio's plugin, let the fixture anyio_backend return ``"asyncio", {"loop_factory": VirtualLoop}``.
     """
     if pytest_asyncio is not None and pytest_asyncio.is_async_test(request.node):
-        yield request.getfixturevalue(_name_of_loop(request.node))
+        mark = request.node.get_closest_marker("asyncio")
+        scope = mark.kwargs.get("loop_scope") if mark else None
+        yield request.getfixturevalue(f"_loop_of_{scope or request.config.getini('asyncio_default_test_loop_scope')}")
         return
     yield (loop := VirtualLoop())
     if not loop.is_closed():
@@ -69,14 +53,6 @@ def pytest_asyncio_loop_factories(item: pytest.Function) -> Generator[None, Any,
 
 
 # The loop of a test is known in it only. These run there before it: one for each scope of pytest-asyncio's loops.
-
-
-def _name_of_loop(item: pytest.Item) -> str:
-    mark = item.get_closest_marker("asyncio")
-    given = None if mark is None else mark.kwargs.get("loop_scope")
-    return f"_loop_of_{given or item.config.getini('asyncio_default_test_loop_scope')}"
-
-
 if pytest_asyncio is not None:
     for _scope in ("function", "class", "module", "package", "session"):
 

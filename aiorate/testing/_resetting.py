@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from functools import partial
+from functools import cache, partial
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from aiorate._schedulers.places import Places
 if TYPE_CHECKING:
     from aiorate._limiters.budget import KeyedBudget
     from aiorate._limiters.keyed import KeyedLimiter
-    from aiorate._loops.loop import ReadClock
     from aiorate._tree.limit import Limit as Node
 
     Limit = Limiter | Budget | KeyedLimiter[Any] | KeyedBudget[Any]
@@ -63,17 +62,5 @@ def _reset(node: Node) -> None:
     try:
         tree.run(node.reset)
     finally:
-        node.read = _from_first_reading(start)
-
-
-def _from_first_reading(start: int) -> ReadClock:
-    """A clock that stands still until it is read: no real time since the reset counts in a test in virtual time."""
-    begun = 0
-
-    def read() -> int:
-        nonlocal begun
-        now = monotonic_ns()
-        begun = begun or now
-        return start + now - begun
-
-    return read
+        first = cache(monotonic_ns)  # read at the next use: no real time until then counts in a test in virtual time
+        node.read = lambda: start - first() + monotonic_ns()

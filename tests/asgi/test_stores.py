@@ -68,6 +68,13 @@ async def test_lease_and_places_are_kept_too(store: RealServer) -> None:
     await limiter.aclose()
     assert not others()
 
+    async def slow(*connection: Any) -> None:
+        await asyncio.sleep(1)
+        await ok(*connection)
+
+    busy = RateLimitMiddleware(slow, RedisLimiter(client, "busy", TokenBucket("100/s", burst=50), max_concurrency=1))
+    assert [200, 429] == [answer.status for answer in await asyncio.gather(ask(busy), ask(busy))]
+
 
 async def test_outage_goes_by_the_policy_of_the_limiter(store: RealServer) -> None:
     """An error is the application's; "wait" refuses, since nothing waits here; "open" lets all through."""

@@ -145,10 +145,10 @@ async def use():
     await limiter.acquire()
     for _ in range(20):
         await leased.acquire()
-    print("parent", leased.scheduler.hand.count > 0)
+    print("parent", leased.scheduler.count > 0)
 
 def child():
-    print("child", limiter.try_acquire(), leased.scheduler.hand.count)
+    print("child", limiter.try_acquire(), leased.scheduler.count)
 
 async def both():
     await use()

@@ -96,7 +96,6 @@ BUILD: Calls = {
     "Limiter": (aiorate.Limiter, [*NO_RATE, aiorate.TokenPool]),
     "Limiter(max_waiting)": (lambda x: aiorate.Limiter(10, max_waiting=x), [-1, False, 0.0, *NO_NS]),
     "Limiter(max_concurrency)": (lambda x: aiorate.Limiter(10, max_concurrency=x), [0, -1, *NO_NS]),
-    "Limiter(precise)": (lambda x: aiorate.Limiter(10, precise=x), [0, 1, None, "yes"]),
     "Limiter(rate, per)": (lambda x: aiorate.Limiter(10, x), [1, 60.0, "s", "5/s"]),
     "Limiter(clock)": (lambda x: aiorate.Limiter(10, clock=x), [0, 1.5, "x", object()]),
     "Limiter(on_event)": (lambda x: aiorate.Limiter(10, on_event=x), [5, "print", [print]]),

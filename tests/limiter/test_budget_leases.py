@@ -76,7 +76,6 @@ async def test_an_exception_keeps_the_estimate_or_gives_it_back(clock: SteppedCl
 
         assert isinstance(ended[0], asyncio.CancelledError if cancelled else OSError)
         assert left(calls.budget) == ({"requests": 4, "tokens": 70} if (given or default) == "keep" else {"requests": 5, "tokens": 100})
-        assert not calls.budget._node.held
 
 
 async def test_an_unentered_or_unsettled_lease_leaves_no_record(budget: Budget, tokens: TokenBucket) -> None:
@@ -84,12 +83,9 @@ async def test_an_unentered_or_unsettled_lease_leaves_no_record(budget: Budget, 
     budget.reserve(tokens=30)
     assert {"requests": 5, "tokens": 100} == left(budget)
     async with budget.reserve(tokens=30):
-        assert budget._node.held
-    assert not budget._node.held
+        pass
     lease = await budget.reserve(tokens=30).__aenter__()
-    assert budget._node.held
     del lease
-    assert not budget._node.held
     assert {"requests": 3, "tokens": 40} == left(budget)
 
 

@@ -292,7 +292,6 @@ async def test_a_reservation_may_be_cancelled_at_every_point(name: str) -> None:
         assert set(granted) | ({"b"} if task.cancelled() else set()) == set("abcABC")
         assert scene.shared.statistics().granted - len(granted) == EACH[name]().available(0) + 1
         assert (0, 0, 0) == (scene.shared.statistics().waiting, scene.one.budget.waiting, scene.two.budget.waiting)
-        assert not any(each._node.held for each in (scene.one.budget, scene.two.budget, scene.shared))
         assert (scene.clock.timers, others()) == (0, set())
     assert ended == {(True, False), (True, True), (False, True)}
 
@@ -309,6 +308,6 @@ async def test_a_lowered_limit_two_levels_up_fails_reservations_now_too_large(cl
     limiter.set_rate("4/s")
     await clock.run(3)
 
-    with pytest.raises(ValueError, match=r"tokens=8.*: 4 is"):
+    with pytest.raises(ValueError, match=r"for 8 .*: 4 is"):
         user.tasks["large"].result()
     assert "small" in user.granted

@@ -58,7 +58,7 @@ async def test_requests_above_a_new_limit_fail_and_the_rest_go_on() -> None:
     announced = crowd.limiter.delay()
     await turns(3)
 
-    with pytest.raises(ValueError, match=r"acquire\(10\) can no longer be granted: 5 is the most"):
+    with pytest.raises(ValueError, match=r"a request for 10 can no longer be granted: 5 is the most"):
         crowd.tasks[0].result()
     assert {type(crowd.tasks[who].exception()) for who in range(3000)} == {ValueError}
     assert announced == 1.0

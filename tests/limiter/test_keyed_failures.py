@@ -35,7 +35,6 @@ async def test_bad_arguments_of_a_keyed_limiter_are_refused() -> None:
         (lambda: make(lambda key: "10/s", shared={"a": Limiter("1/s")}), TypeError, "shared"),
         (lambda: make(lambda key: "10/s", shared=make(lambda key: "1/s")), TypeError, "shared"),
         (lambda: make(lambda key: "10/s", shared=TokenBucket), TypeError, "shared"),
-        (lambda: make(lambda key: "10/s", shared="10/s", weight=1), TypeError, "weight"),
         (lambda: make(lambda key: "10/s", weight=len), ValueError, "weight"),
         (lambda: make(lambda key: "1/s")["a", []], TypeError, "hashable"),
         (lambda: make(lambda key: object())["a"], TypeError, "factory"),

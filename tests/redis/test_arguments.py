@@ -16,14 +16,14 @@ from aiorate.redis import RedisBudget, RedisLimiter
 
 URL = "redis://127.0.0.1:1/0"
 BOTH: list[tuple[dict[str, Any], str]] = [  # wrong options of either, and what the error says
-    *(({"name": ""}, "must not be empty"), ({"name": "\ud800"}, "lone surrogate"), ({"horizon": 0}, "more than 0")),
+    *(({"name": ""}, "must not be empty"), ({"name": "\ud800"}, "lone surrogate")),
     *(({"slack": -0.001}, "0 seconds or more"), ({"slack": 0.0009}, "at least 0.001"), ({"grace": -1}, "grace")),
     *(({"on_unavailable": "ignore"}, "raise, wait, local, open"), ({"on_unavailable": "local"}, "needs local_share")),
     ({"on_unavailable": "local", "local_share": 0}, "more than 0"),
     *(({"on_unavailable": "local", "local_share": 1.5}, "at most 1"), ({"local_share": 0.5}, "no other policy")),
     *(({"client_or_url": "127.0.0.1:6379"}, "URL"), ({"client_or_url": "http://127.0.0.1"}, "redis://")),
     ({"client_or_url": "redis://127.0.0.1:first/0"}, "must be a number"),
-    ({"client_or_url": "redis://127.0.0.1/0?retries=3"}, "option, after its"),
+    *(({"client_or_url": f"redis://127.0.0.1/0?{each}"}, "option, after its") for each in ("retries=3", "protocol=9")),
     ({"client_or_url": "redis://127.0.0.1/0?socket_timeout=soon"}, "option, after its"),
     *(({"client_or_url": "redis://127.0.0.1:99999/0"}, "0-65535"), ({"max_waiting": -1}, "max_waiting")),
     ({"scope": "thread"}, "'loop' or 'process'"),
@@ -37,7 +37,6 @@ RATES: list[tuple[dict[str, Any], str]] = [
     ({"rate": TokenBucket("1/h", burst=10**19)}, "317 years"),
     ({"rate": [CalendarWindow("9/day", "UTC"), "10/s"]}, "must be the only limit"),
     ({"rate": CalendarWindow("9/day", "UTC"), "burst": 2}, "has no burst"),
-    ({"rate": CalendarWindow(f"{10**16}/day", "UTC")}, r"at most 10\*\*15"),
 ]
 DIMENSIONS: list[tuple[dict[str, Any], str]] = [
     *(({"tokens": "many"}, "is not a rate"), ({"tokens": "0/s"}, "must be greater than 0")),

@@ -34,7 +34,7 @@ def pool_of(*parts: tuple[str, int], unit: bool = True, late: int = 5 * MS) -> t
 
 def slots(pool: Pool, n: int, first: int, every: int = MS, amounts: Any = (1,)) -> None:
     pool.asked = False
-    pool.hand.add(Run(amounts, n, 5 * MS, [(first, 1, every)]))
+    pool.add(Run(amounts, n, 5 * MS, [(first, 1, every)]))
 
 
 def test_slots_are_granted_as_they_fall_due_and_lapse() -> None:
@@ -45,7 +45,7 @@ def test_slots_are_granted_as_they_fall_due_and_lapse() -> None:
 
     assert [MS, 1 * MS, 2 * MS] == [pool.take(1, now) for now in (0, MS, 2 * MS)]
     assert 9 * MS == pool.take(1, 14 * MS)  # those until 8 ms have lapsed
-    assert (1, 6 * MS) == (pool.hand.count, pool._spilled)
+    assert (1, 6 * MS) == (pool.count, pool._spilled)
 
 
 def test_a_large_request_gathers_slots_that_would_lapse() -> None:
@@ -54,7 +54,7 @@ def test_a_large_request_gathers_slots_that_would_lapse() -> None:
 
     assert 9 * MS == pool.peek(10, 0) == pool.take(10, 0)
     assert 9 * MS == pool.take(10, 9 * MS)
-    assert 10 == pool.hand.count
+    assert 10 == pool.count
 
 
 def test_what_is_given_back_is_the_next_ones_until_it_would_have_lapsed() -> None:
@@ -69,13 +69,13 @@ def test_what_is_given_back_is_the_next_ones_until_it_would_have_lapsed() -> Non
 def test_reservations_gather_slots_of_others_and_only_the_first_is_lost() -> None:
     pool, _ = pool_of(("10/s", 1), ("100/s", 1), unit=False)
     for place, tokens in enumerate([40, 10, 30, 5, 50, 20]):  # each was for one request, and the first lapses
-        pool.hand.add(Run((1, tokens), 1, 4 * MS, [(place * 9 * MS, 1, 0)]))
+        pool.add(Run((1, tokens), 1, 4 * MS, [(place * 9 * MS, 1, 0)]))
 
     for tokens, *looks in ((40, 5, 18), (10, 18, 36), (30, 36), (5, 36)):
         for now in looks:
             assert looks[-1] * MS == pool.take(Amounts(("requests", "tokens"), (1, tokens)), now * MS)
-    assert (2, [0, 0]) == (pool.hand.count, pool.corrections)
-    assert [1, 30] == pool.hand.amounts(2, 36 * MS)
+    assert (2, [0, 0]) == (pool.count, pool.corrections)
+    assert [(1, 20), (0, 10)] == sorted([run.amounts for run in pool.runs if not run.lapsed(36 * MS)], reverse=True)
 
 
 def test_reservations_that_lapsed_do_not_come_back() -> None:
@@ -99,6 +99,5 @@ def test_bounds_and_wrong_arguments() -> None:
     pool, _ = pool_of(("1000/s", 3))
     assert 3 + 1005 == pool.bound(1000 * MS)
     assert 3 + 1005 + 8 == pool.bound(1000 * MS, 8)
-    for wrong in (lambda: pool.take(0, 0), lambda: pool.charge(10**30, 0)):
-        with pytest.raises(ValueError, match=r"must be|317 years"):
-            wrong()
+    with pytest.raises(ValueError, match="317 years"):
+        pool.charge(10**30, 0)

@@ -85,7 +85,7 @@ def history(store: RealServer, seed: int, questions: int) -> None:
         reply = store.send("EVAL", TIMED, 1, KEY, pack(asked), client.value or f"{FORM} {kind}", f"{now:.0f}")
         assert reply == twin.ask(now, asked, client.value or f"{FORM} {kind}"), (seed, now)
         rates = sum(every > 0 for every, _ in dims)
-        client.told(read_answer(reply, rates, len(dims) - rates, [int(n) for n, _ in asked.runs], asked.within >= 0), now)
+        client.told(read_answer(reply, rates, len(dims) - rates, len(asked.runs)), now)
 
 
 def question(random: Random, kind: str, dims: list[tuple[float, int]], client: Client, now: float) -> Question:

@@ -120,15 +120,15 @@ async def test_timeout_ends_a_retry_that_is_refused() -> None:
     await full.acquire()
     await closed.aclose()
     await keys.aclose()
-    async with crowded:
-        for call in (
-            lambda: spent.acquire(max_wait=0),
-            full.acquire,
-            lambda: block(crowded),
-            closed.acquire,
-            lambda: keys.acquire("new"),
-        ):
-            await cut_short(lambda call=call: insist(call))  # type: ignore[misc]
+    await asyncio.create_task(crowded.__aenter__())
+    for call in (
+        lambda: spent.acquire(max_wait=0),
+        full.acquire,
+        lambda: block(crowded),
+        closed.acquire,
+        lambda: keys.acquire("new"),
+    ):
+        await cut_short(lambda call=call: insist(call))  # type: ignore[misc]
 
 
 OPTIONS: list[dict[str, Any]] = [{}, {"max_waiting": 0}, {"max_concurrency": 1, "max_waiting": 0}]

@@ -19,7 +19,7 @@ from aiorate.testing import VirtualLoop
 
 limiter = Limiter("1/min")
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True)
 def fresh(reset_limiters):
     reset_limiters(limiter)
 
@@ -122,14 +122,15 @@ async def test_an_hour(anyio_backend_name, request):
 
 
 def test_limits_are_reset_before_each_test(project: pytest.Pytester) -> None:
-    """Once given, by a fixture of any scope or by a test, whichever loop used them last. The fixture keeps none of them alive."""
+    """Whichever loop used them last. The fixture keeps none of them alive."""
     tests = """
 keyed = KeyedLimiter(lambda key: "1/min")
-def test_give_others(reset_limiters):
+@pytest.fixture(autouse=True)
+def reset(reset_limiters):
     global gone
     reset_limiters(keyed, own := Limiter("1/s"))
     gone = weakref.ref(own)
-    with pytest.raises(TypeError, match="takes limiters"):  # and is not given again before each test
+    with pytest.raises(TypeError, match="takes limiters"):
         reset_limiters([limiter])
 @pytest.mark.parametrize("kind", ["virtual", "plain"])
 def test_plain(kind, request):
@@ -146,7 +147,7 @@ async def test_asyncio(number):
     await asyncio.sleep(0)
     assert [task.done() for task in waiting] == [True, False, False]
 """
-    run(project, tests).assert_outcomes(passed=5)
+    run(project, tests).assert_outcomes(passed=4)
 
 
 def test_without_pytest_asyncio_plain_tests_work(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
