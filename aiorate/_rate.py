@@ -130,12 +130,10 @@ class Rate:
         _set(self, "_months", months)
 
     def _with_permits(self, permits: int) -> Rate:
-        """Another number of permits in the same period."""
         return Rate._exactly(permits, self.period_ns, months=self._months)
 
     @property
     def _shortest_ns(self) -> int:
-        """The length of its shortest period."""
         return _DAYS[self._months][0] * _DAY_NS if self._months else self.period_ns
 
     @property
@@ -157,7 +155,6 @@ class Rate:
         return divmod(ns * self.permits + rest, self.period_ns)
 
     def _slower_than(self, other: Rate) -> bool:
-        """Whether it gives fewer permits per second than the other rate."""
         return self.permits * other.period_ns < other.permits * self.period_ns
 
     def __eq__(self, other: object) -> bool:

@@ -153,7 +153,6 @@ class _Search:
             node.tell(Event("rate", node.name, rate=rate))
 
     def _rounded(self, per_second: float) -> Rate:
-        """The rate rounded down to what the strategy takes."""
         for bound in (self.lowest, self.highest):
             if per_second == bound.per_second:
                 return bound

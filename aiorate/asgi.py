@@ -143,7 +143,6 @@ def _policy(name: str, number: int, most: int, permits: int, period_ns: int) -> 
 
 @lru_cache(256)
 def _problem(violated: tuple[str, ...], seconds: int) -> bytes:
-    """The body of the answer to a request that was refused."""
     problem = {
         "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
         "title": "Too many requests: a quota is exceeded",
@@ -263,8 +262,6 @@ async def _enter_at_once(limiter: Limiter) -> bool:
 
 
 def _telling(send: Send, limiter: Limiter, name: str) -> Send:
-    """Send the headers with the answer."""
-
     def send_with_headers(message: Message) -> Awaitable[None]:
         # A plain function, so that each chunk of a stream goes straight to the server.
         if message["type"] == "http.response.start":

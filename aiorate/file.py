@@ -75,12 +75,11 @@ class _Desks(Generic[D]):
         return [self._first, *self._second.values()]
 
     def _each(self, call: Callable[[D], object]) -> None:
-        """Call it with the desk of this thread, and with the other one: in its event loop, if that runs in another thread."""
+        """Call it with all desks: with that of another thread in its event loop, if that runs."""
         here = self._desk()
-        call(here)
-        for desk in [each for each in self._desks if each is not here]:
+        for desk in self._desks:
             loop = desk._node.tree.loop
-            if loop is None or desk._node.tree.threads or not loop.running:
+            if desk is here or loop is None or desk._node.tree.threads or not loop.running:
                 call(desk)
             else:
                 loop.post(partial(call, desk))

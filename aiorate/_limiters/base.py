@@ -209,7 +209,6 @@ class Base:
         return f"<{type(self).__name__}{f' {node.name!r}' if node.name else ''} {self._shown()}, {waiting} waiting{state}>"
 
     def _shown(self) -> str:
-        """The limits."""
         return ", ".join([repr(each.scheduler) for each in self._lines])
 
     __reduce__ = no_copy

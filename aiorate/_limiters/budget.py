@@ -163,7 +163,6 @@ class Budget(Base):
         return Lease(self, asked, most_ns, self._on_error if on_error is None else on_error)
 
     def _limit_of(self, feedback: Feedback, quota: Quota) -> tuple[Limit, str | None] | None:
-        """The dimension that has the quota's name or unit."""
         # One dimension of tokens is not lowered by those that go in or out alone, where the server tells of all tokens too.
         told = {each.name for each in feedback.quotas}
         place = quota.name if quota.name in self._names or quota.unit in told else quota.unit
@@ -214,7 +213,6 @@ class Budget(Base):
         return Amounts(self._names, tuple(amounts.values()))
 
     def _check_amounts(self, call: str, amounts: dict[str, int]) -> None:
-        """Raise TypeError or ValueError for amounts that cannot be asked for."""
         for place, amount in amounts.items():
             if place not in self._unnamed:
                 raise TypeError(f"{call}(): unknown dimension {place!r}; the dimensions are {', '.join(self._names)}.")

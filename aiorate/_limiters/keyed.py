@@ -192,7 +192,6 @@ class Keyed(Generic[K, V]):
         return total
 
     def _members(self) -> list[V]:
-        """The members of all keys."""
         with _lock:
             return list(dict.values(self._kept))  # not in order: another thread may read the totals while a use changes that
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from aiorate._errors import called
+from aiorate._errors import called, check_count
 from aiorate._meter import NO_LINE
 from aiorate._rate import NS_PER_SECOND, Rate
 
@@ -229,10 +229,7 @@ def check_ask(call: str, permits: int, now: int, other: int | None = None, most:
 
 def check_permits(call: str, permits: int, most: int | None = None) -> None:
     """Raise TypeError or ValueError unless ``permits`` is an int from 1 to ``most``."""
-    if isinstance(permits, bool) or not isinstance(permits, int):
-        raise TypeError(f"{call}: permits must be an int of 1 or more, not {type(permits).__name__}.")
-    if permits < 1:
-        raise ValueError(f"{called(call, permits)}: permits must be 1 or more.")
+    check_count(call, permits, " permits", least=1)
     if most is not None and permits > most:
         raise ValueError(
             f"{called(call, permits)}: this limiter never grants more than {most} permits at once. Ask for fewer, or raise its burst."

@@ -99,12 +99,11 @@ class _Remainder:
         return max(now, self._at + ceil_div(missing, self._gain)) if self._gain else self.until
 
     def take(self, permits: int, now: int, since: int | None) -> int:
-        if now < self.until:
-            self._advance(now)
-            self.level -= permits * self._full_in
-            self.most -= permits * self._full_in
-            self._recent += permits
-            self._granted += permits
+        self._advance(now)
+        self.level -= permits * self._full_in
+        self.most -= permits * self._full_in
+        self._recent += permits
+        self._granted += permits
         return now if since is None else since
 
     def give_back(self, permits: int, now: int, taken: int | None) -> None:

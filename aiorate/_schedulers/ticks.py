@@ -49,7 +49,7 @@ class Pacing(Metered):
         self.rate = Rate.of(rate)
         numbers = self._measure()
         self._line: Meter = PureMeter() if numbers is NO_LINE else Meter(numbers)
-        self.reset(start)
+        Pacing.reset(self, start)  # whatever a subclass makes of it
 
     def reset(self, now: int | None) -> None:
         """Owe nothing, with the store of a new scheduler, from now on or, if that is None, from the first request on."""

@@ -68,7 +68,7 @@ class Stored(Metered):
         self._line: Meter = Meter()
         self.rate, self._plan, self._line.numbers = plan
         self._initial = initial
-        self.reset(start)
+        Stored.reset(self, start)  # whatever a subclass makes of it
 
     def reset(self, now: int | None) -> None:
         """Hold as many permits as at first, and no backlog, from now on or, if that is None, from the first request on."""

@@ -38,8 +38,8 @@ _IDLE = 4
 _MOST = 256  # keys in one call: writing and reading that keeps the loop busy for 10 ms, and the server for 3
 _RETRY, _LONGEST_RETRY = 0.01, 0.25
 # While a connection is opened, each answer has its time. Whoever asks here tries again by himself.
-_PATIENT = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), _PATIENCE * _TICK)
-_ALONE: dict[str, Any] = {**_PATIENT, "retry": None, "retry_on_error": [], "retry_on_timeout": False}
+_ALONE: dict[str, Any] = {"retry": None, "retry_on_error": [], "retry_on_timeout": False}
+_ALONE["socket_timeout"] = _ALONE["socket_connect_timeout"] = _PATIENCE * _TICK
 _PASSING = {  # of what a server says
     *("BusyLoadingError", "ReadOnlyError", "ClusterDownError", "MasterDownError", "OutOfMemoryError", "TryAgainError"),
     *("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE"),
@@ -138,7 +138,7 @@ class StoreClient:
 
     def _end(self) -> None:
         """The task is over."""
-        self._runs, self._native, self._silent = False, None, None
+        self._runs, self._native = False, None
         if self._wanting:  # woken meanwhile
             self._start()
         self._let_go()
@@ -163,11 +163,8 @@ class StoreClient:
         for session, reply in zip(self._asked, replies, strict=True):
             if session.client is not self:
                 continue
-            failure = failure_of(reply) if isinstance(reply, Exception) else None
             try:
-                if isinstance(failure, Unreachable):
-                    raise failure
-                session.answered(failure or reply)
+                session.answered(refusal_of(reply) if isinstance(reply, Exception) else reply)
             except Unreachable as none:  # or an answer that makes no sense
                 self._silent = began if silent is None else silent
                 self._wanting.pop(session, None)
@@ -203,8 +200,8 @@ class StoreClient:
         try:
             while self._attached:
                 self._ticks = 0
-                self._woken.clear()
-                if not self._wanting:  # else another thread woke it before it was idle
+                while not self._wanting and self._attached and self._ticks <= _IDLE:  # another thread's signal may come after the call
+                    self._woken.clear()
                     await self._woken.wait()
                 if not self._wanting:  # nothing was for a while, or nobody is left
                     break
@@ -308,16 +305,10 @@ def client_of(source: Any, key: str, process: bool) -> StoreClient:
     """
     loop = None if process else running_loop()
     if not process and not isinstance(loop, asyncio.AbstractEventLoop):
-        raise RuntimeError(
-            "RedisLimiter and RedisBudget work on asyncio and uvloop, because their client does; this is another event loop. With"
-            " scope='process' they work here too."
-        )
+        raise RuntimeError("RedisLimiter and RedisBudget work on asyncio and uvloop, and with scope='process' in any event loop.")
     # Source and loop live as long as it does.
     place = (source if isinstance(source, str) else id(source), id(loop), os.getpid(), key if is_cluster(source) else "")
-    client = _clients.get(place)
-    if client is None:
-        client = _clients[place] = StoreClient(source, loop)
-    return client
+    return _clients.get(place) or _clients.setdefault(place, StoreClient(source, loop))
 
 
 def kinds_of(error: object) -> list[str]:
@@ -325,8 +316,8 @@ def kinds_of(error: object) -> list[str]:
     return [kind.__name__ for kind in type(error).__mro__]
 
 
-def failure_of(error: BaseException) -> Unreachable | Refusal:
-    """An outage, which may pass, or a refusal, which lasts until somebody puts it right. The error is the ``__cause__``.
+def refusal_of(error: Exception) -> Refusal:
+    """What lasts until somebody puts it right; raises `Unreachable` for what may pass. The error is the ``__cause__``.
 
     The name of the class decides, which redis-py and valkey-py share, and the code, the first word of what the server said. No other part
     of the text does: a message may quote the name of a limiter.
@@ -334,9 +325,11 @@ def failure_of(error: BaseException) -> Unreachable | Refusal:
     name, text = type(error).__name__, " ".join(str(error).split())
     if name != "ResponseError":
         text = f"{name}: {text}" if text else name
-    failure = Unreachable(text) if _is_outage(error) else Refusal(text)
-    failure.__cause__ = error
-    return failure
+    if _is_outage(error):
+        raise Unreachable(text) from error
+    refusal = Refusal(text)
+    refusal.__cause__ = error
+    return refusal
 
 
 def _is_outage(error: BaseException) -> bool:

@@ -127,9 +127,7 @@ class StoreFile:
         self._busy = first if reading - last < _GRACE else reading, reading
         if reading - self._busy[0] < _GRACE:
             raise BlockingIOError
-        raise EngineUnavailable(
-            f"the file of limits {self.path!r} has been locked by another process for a second. Is one stopped, as by Ctrl-Z or a debugger?"
-        )
+        raise EngineUnavailable(f"the file of limits {self.path!r} has been locked by another process for a second. Is one stopped?")
 
     def _open(self) -> None:
         """Open the file, unless it is open and was that of the path within the last second."""

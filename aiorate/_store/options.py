@@ -46,9 +46,7 @@ class Terms:
         a slot may be used; and how long an outage may take until the policy decides."""
         self.late: int = max(self.slack, self.lease)  # how late a slot may be used that was taken ahead
         if self.late < MS:
-            raise ValueError(
-                f"{call}(slack={durations['slack']!r}) must be at least 0.001 seconds: event loops are late. 0.005 is the default."
-            )
+            raise ValueError(f"{call}(slack={durations['slack']!r}) must be at least 0.001 seconds: event loops are late.")
         if policy not in _POLICIES:
             raise ValueError(f"{call}(on_unavailable) must be one of {', '.join(_POLICIES)}, not {policy!r}.")
         if (policy == "local") is (share is None):
@@ -68,7 +66,9 @@ def check_source(source: object, alone: bool = False) -> None:
         try:
             settings_of(source).make_connection()
             sound = "@" in urlsplit(source).netloc or "@" not in source  # else credentials go on behind what looks like the host
-        except (TypeError, ValueError):
+        except ImportError:
+            raise
+        except Exception:  # each library has errors of its own for options
             sound = False
         if not sound:
             raise ValueError(
@@ -125,9 +125,7 @@ def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None,
     calendar = next((each for each in limits if isinstance(each, CalendarWindow)), None)
     if calendar is not None:
         if len(limits) > 1 or burst is not None or lease:
-            raise ValueError(
-                f"{call}(rate): the CalendarWindow of {calendar._described} must be the only limit, and has no burst and no lease."
-            )
+            raise ValueError(f"{call}(rate): a CalendarWindow must be the only limit, and has no burst and no lease.")
         return [Part(calendar.rate, calendar.rate.permits, deepcopy(calendar))]
     if burst is not None:
         check_permits(f"{call}(burst)", burst)
@@ -149,6 +147,7 @@ def limit_of(what: str, limit: object, burst: int | None = None) -> tuple[Rate, 
         try:
             rate = Rate.of(limit)  # type: ignore[arg-type]  # which says what is wrong
         except TypeError:
-            raise TypeError(f"{what} must be a rate such as '100/s', or a TokenBucket, not {kind_of(limit)}.") from None
+            hint = "Of several, a limiter takes a list: ['10/s', '100/min']; and a budget has a dimension for each."
+            raise TypeError(f"{what} must be a rate or a TokenBucket, not {kind_of(limit)}. {hint}") from None
     check_memory(what, rate, own or 1)
     return rate, own

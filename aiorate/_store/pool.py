@@ -133,7 +133,7 @@ class Pool(Scheduler):
 
     def correct(self, more: Sequence[int], taken: int, at_once: bool = False) -> None:
         """More was used, or less (below 0), than was granted at that instant."""
-        if taken in self.alone or not any(more):
+        if (taken in self.alone and not at_once) or not any(more):
             return
         self.corrections = [own + its for own, its in zip(self.corrections, more, strict=True)]
         if min(more) < 0:

@@ -21,6 +21,7 @@ the value alone, and answers with an error.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from hashlib import sha1
 from itertools import chain
 from struct import pack as pack_numbers
@@ -248,9 +249,9 @@ class Answer(NamedTuple):
     """Of each run: how many requests it granted, the dimension that they waited for, and when the first is due, by each rate too."""
 
 
-def row(part: Part, more: int, edges: Sequence[int] = ()) -> list[float]:
-    """The numbers of a dimension, of which ``more`` was used than the store knows. ``edges``: of its windows, in ns; none: it is paced."""
-    return [part.every_us, part.burst, max(min(more, MOST), -MOST), *([edge / 1000 for edge in edges] or [0.0] * 4)]
+def row(part: Part, more: int, edges: Sequence[int] = (0,) * 4) -> list[float]:
+    """The numbers of a dimension, of which ``more`` was used than the store knows. ``edges``: of its windows, in ns; 0: it is paced."""
+    return [part.every_us, part.burst, max(min(more, MOST), -MOST), *[edge / 1000 for edge in edges]]
 
 
 def pack(question: Question) -> bytes:
@@ -262,7 +263,7 @@ def pack(question: Question) -> bytes:
 
 def read_answer(reply: object, rates: int, windows: int, runs: int) -> Answer:
     """The script's reply, bytes or text, to so many runs. Raises `Unreachable`."""
-    try:
+    with suppress(ValueError):
         value, _, tail = (reply.decode() if isinstance(reply, bytes) else str(reply)).partition("; ")
         if tail == "clock":
             return Answer("", _sound([value]), 0.0, 0, 0.0, [])
@@ -272,8 +273,6 @@ def read_answer(reply: object, rates: int, windows: int, runs: int) -> Answer:
         if right and len(rest) <= size * runs and len(rest) % size == 0:
             found = [(int(rest[i]), int(rest[i + 1]), rest[i + 2 : i + size]) for i in range(0, len(rest), size)]
             return Answer(value, numbers, wait, int(place), seat, found)
-    except (ValueError, IndexError):
-        pass
     raise Unreachable(f"the store gave an answer that the script never gives: {str(reply)[:80]!r}")
 
 

@@ -35,6 +35,7 @@ KEY = "aiorate:"  # what keys in the store begin with
 _INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after somebody wanted something last
 _FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
+_OVER = 1 << 189  # when an outage ends, while it goes on
 _SINCE = 1 << 190  # since when they stand in line: later than any instant
 _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
 _OPEN = Fraction(10**30)  # what "open" has of the limits: no amount takes any time
@@ -76,13 +77,11 @@ class StoreSession(Talk):
             if runs:
                 sent, asked = self._ask_for(runs, within, 0.0, self._clock)
                 self._take_back(sent, nothing=True)  # of what the store is yet to hear
-                answer = local.ask(asked, sent.at)
-                self._book(answer, sent._replace(parts=local.parts), sent.now)
+                answer = local.ask(asked, now)  # not a moment later: what is due at once is due in this decision
+                self._book(answer, sent._replace(parts=local.parts), now)
                 self._refuse(answer)
-                pool.alone = range(pool.alone.start, sent.now + 1)
         elif here and self._lost is not None and pool.refused and pool.find(pool.refused)[1] is None:
-            text = f"the store does not answer: {str(self._lost[1]).rstrip('.')}. It is asked again"
-            raise self._error(f"{text}; on_unavailable= says what happens meanwhile.", self._lost[1])
+            raise self._error(f"the store does not answer, and is asked again: {self._lost[1]}", self._lost[1])
         return asks and not here
 
     @property
@@ -169,8 +168,7 @@ class StoreSession(Talk):
             elif self._local is None or not self._lease:  # requests wait until it is known whether the store answers
                 self._pool.outage = ""
             self._pool.asked = False
-            first = self._first()
-            if first and self._pool.lacks(first, node.now()):
+            if (first := self._first()) and self._pool.lacks(first, node.now()):
                 node.changed()  # nothing is on its way that would wake it
             return None
         unix = min(max(self._clock + reading, 3 * self._pool.rate.period_ns), _LATEST_UNIX_NS)
@@ -239,7 +237,7 @@ class StoreSession(Talk):
         pool.outage = policy
         if policy in ("local", "open") and self._local is None:
             self._local = Local(pool.parts, self._terms.share or _OPEN)
-            pool.alone = range(node.now(), node.now())
+            pool.alone = range(node.now(), _OVER)
             pool.forget_levels()
         node.changed()
 
@@ -252,10 +250,10 @@ class StoreSession(Talk):
             node.tell(Event("restored", node.name, seconds=ns_to_seconds(length)))
         self._lost, self._degraded, self._local, pool.outage = None, False, None, ""
         if local is not None:
-            share = self._terms.share
             pool.clear()
-            owed = [min(n, int(part.burst * share)) if part.burst > 1 else 0 for n, part in zip(local.spent, pool.parts, strict=True)]
-            pool.correct(owed, node.now() + 1)
+            pool.alone = range(pool.alone.start, node.now() + 1)
+            most = [int(part.burst * self._terms.share) if part.burst > 1 else 0 for part in pool.parts]
+            pool.correct([*map(min, local.spent, most)], node.now() + 1)
 
     def _error(self, text: str, failure: Unreachable | Refusal) -> EngineUnavailable:
         error = EngineUnavailable(f"{'reserve()' if self._terms.kind.startswith('budget') else 'acquire()'}: {text}")
@@ -320,10 +318,7 @@ class StoreSession(Talk):
             self._tell()
 
     async def aclose(self) -> None:
-        """The limit is closed. Tell the store what it is yet to hear, and return the slots in hand.
-
-        No task, no timer, and no connection that was opened here is left.
-        """
+        """The limit is closed: tell the store what it is yet to hear, and return the slots in hand."""
         client = self.client
         if client is not None and client.here:
             await client.detach(self)

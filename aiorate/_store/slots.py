@@ -32,13 +32,6 @@ class Part(NamedTuple):
         """How far permits are apart, in us; 0: they are those of a window."""
         return 0.0 if self.calendar is not None else self.rate.period_ns / (self.rate.permits * 1000)
 
-    def edges(self, unix: int) -> list[int]:
-        """The edges of its window at that Unix time, and of the next two, in ns."""
-        assert self.calendar is not None
-        edges = self.calendar._edges(unix - 2 * self.rate.period_ns, 8)
-        place = max([i for i, edge in enumerate(edges) if edge <= unix], default=0)
-        return edges[place : place + 4]
-
     def time_of(self, permits: int) -> int:
         """How many ns so many permits take, rounded up."""
         return ceil_div(permits * self.rate.period_ns, self.rate.permits)

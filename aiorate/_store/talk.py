@@ -66,7 +66,7 @@ class Talk(Provider):
         self._node, self._pool = node, pool
         self._horizon, self._lease, self._slack = max(horizon, lease), lease, slack
         self._paused: bool = False  # whether the store pauses all processes
-        self._edges: tuple[object, list[int]] = (None, [])  # of windows; Unix times in ns, of that rate
+        self._edges: list[int] = [0] * 4  # of windows: the present one and the next two; Unix times in ns
         self._use: tuple[int, int] = (-MOST_NS, 0)  # when the present measurement of use began, and the permits spent until then
         pool.patient = node.above is not None
         pool.wanted, pool.corrected, node.provider = self.wanted, self.corrected, self
@@ -155,8 +155,11 @@ class Talk(Provider):
         pool.corrections, pool.oldest, pool.refused, self._news = [0] * len(more), None, None, self._news[1:]
         pause = (news[0] and (news[0] - reading or -1)) / US if news else -1.0  # one that is over by now is not told
         since = 0.0 if oldest is None else max(now - oldest - _ROUGHLY_NS, 0) / US
-        edges = () if pool.calendar is None else self._windows(pool.parts[0], unix)
-        rows = [row(part, own - gone, edges) for part, own in zip(pool.parts, more, strict=True)]
+        if pool.calendar is not None and not self._edges[0] <= unix < self._edges[1]:
+            edges = pool.calendar._edges(unix - 2 * pool.rate.period_ns, 8)
+            place = max([i for i, edge in enumerate(edges) if edge <= unix], default=0)
+            self._edges = edges[place : place + 4]
+        rows = [row(part, own - gone, self._edges) for part, own in zip(pool.parts, more, strict=True)]
         horizon, reach, took = self._horizon / US, MOST, pool.answer_ns / US
         if not pool.unit and pool.calendar is None:  # a budget books no longer ahead than some requests like the first take
             costs = [min(part.time_of(of), MOST_NS) / US for _, need in runs[:1] for of, part in zip(need, pool.parts, strict=True)]
@@ -165,14 +168,6 @@ class Talk(Provider):
         told = pause, horizon, reach, within, age, self._number, since, took if pool.answer_ns > 1 else -1.0, self._seat, int(gone > 0)
         capped = [(min(n, MOST), [min(of, MOST) for of in need]) for n, need in runs]
         return Sent(reading, now, runs, pool.parts, within >= 0, more, oldest, news), Question(*told, self._slack / US, rows, capped)
-
-    def _windows(self, part: Part, unix: int) -> list[int]:
-        """The edges of the present window and of the next two; Unix times in ns."""
-        rate, edges = self._edges
-        if rate != part.rate or not edges[0] <= unix < edges[1]:
-            edges = part.edges(unix)
-            self._edges = part.rate, edges
-        return edges
 
     def _take_back(self, sent: Sent, nothing: bool) -> None:
         """A question has no answer: the store may have heard what it told; ``nothing``: it has not."""

@@ -71,7 +71,7 @@ class Decisions:
     def run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Call a function that decides, and return its result, for which the main thread waits."""
         decision = partial(call, *args, **options)
-        if get_ident() != self.main or not self.attend():
+        if not self._hands_over():
             if self.deciding:
                 raise RuntimeError("called from a finalizer or a strategy in the middle of a decision. Call it from ordinary code.")
             self.lock.acquire()
@@ -95,23 +95,32 @@ class Decisions:
 
         Never waits: finalizers and signal handlers may use it. All calls keep their order.
         """
-        if (get_ident() != self.main or not self.attend()) and not self.deciding and self.lock.acquire(blocking=False):
+        if not self._hands_over() and not self.deciding and self.lock.acquire(blocking=False):
             self._decide(partial(call_back, call, "in a decision"))
         else:
             self.soon.append(call)
             self._ring()
 
-    def attend(self) -> bool:
-        """Have the thread run, which looks around each second at least. Returns whether it does: not as the process ends."""
-        if sys.is_finalizing():
-            return False
+    def attend(self) -> None:
+        """Have the thread run, which looks around each second at least. RuntimeError if none can start."""
         if self._thread is None or self._thread.ident is None:  # asked again while one is being started, another one takes its place
             thread = self._thread = threading.Thread(target=self._keep, name="aiorate", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # Python 3.12 starts none in a function of atexit
+            except RuntimeError:
                 self._thread = None
+                raise
+
+    def _hands_over(self) -> bool:
+        """Whether the thread decides for this one, the main one: not as the process ends, when none runs."""
+        if get_ident() != self.main or sys.is_finalizing():
+            return False
+        try:
+            self.attend()
+        except RuntimeError as error:
+            if "shutdown" in str(error):  # in Python 3.12, in a function of atexit
                 return False
+            raise
         return True
 
     def call_at(self, reading: int, callback: Callable[[], object]) -> Alarm:

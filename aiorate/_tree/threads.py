@@ -97,8 +97,8 @@ class ThreadTicket(OutcomeTicket):
         if self.undone:
             return
         decisions.waiting.setdefault(self.loop, {})[self] = None
-        decisions.attend()
         try:
+            decisions.attend()
             found = self.limit.decide(self.wanted, most_ns, since, self)
         except BaseException as error:  # a coroutine waits for it
             self.set_result(error)

@@ -265,7 +265,6 @@ def _items(text: str) -> list[Item]:
 
 
 def _numbers(text: str) -> list[float]:
-    """The plain numbers among the values, which commas separate."""
     return [float(piece) for piece in map(str.strip, text.split(",")) if _NUMBER.fullmatch(piece)]
 
 

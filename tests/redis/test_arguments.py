@@ -23,7 +23,7 @@ BOTH: list[tuple[dict[str, Any], str]] = [  # wrong options of either, and what 
     *(({"on_unavailable": "local", "local_share": 1.5}, "at most 1"), ({"local_share": 0.5}, "no other policy")),
     *(({"client_or_url": "127.0.0.1:6379"}, "URL"), ({"client_or_url": "http://127.0.0.1"}, "redis://")),
     ({"client_or_url": "redis://127.0.0.1:first/0"}, "must be a number"),
-    ({"client_or_url": "redis://127.0.0.1/0?retries=3"}, "option, after its"),
+    *(({"client_or_url": f"redis://127.0.0.1/0?{each}"}, "option, after its") for each in ("retries=3", "protocol=9")),
     ({"client_or_url": "redis://127.0.0.1/0?socket_timeout=soon"}, "option, after its"),
     *(({"client_or_url": "redis://127.0.0.1:99999/0"}, "0-65535"), ({"max_waiting": -1}, "max_waiting")),
     ({"scope": "thread"}, "'loop' or 'process'"),

@@ -222,6 +222,15 @@ def test_threads_and_loops_of_every_kind_share_one_limit(store: RealServer, made
     assert (1, 1) == (seen, running)
 
 
+def test_threads_that_ask_now_and_then_keep_the_connection(store: RealServer, made: Callable[..., RedisLimiter]) -> None:
+    limiters = [made(f"{name}", "60/s") for name in range(4)]
+    before = int(store.send("CLIENT", "ID"))
+    for done in [in_thread(lambda each=each: [each.acquire_blocking() for _ in range(40)]) for each in limiters]:
+        done.result(LONG)
+
+    assert int(store.send("CLIENT", "ID")) - before == 2  # that of the limiters, and the one that asks
+
+
 def test_the_last_to_close_leaves_nothing(store: RealServer) -> None:
     for kind in KINDS:
         store.send("FLUSHALL")

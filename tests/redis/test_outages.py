@@ -171,6 +171,16 @@ async def test_open_grants_all_and_counts_nothing(store: RealServer) -> None:
     await budget.aclose()
 
 
+async def test_the_store_hears_of_nothing_that_comes_back_in_an_outage(store: RealServer) -> None:
+    """Not of the last slots of a question either: it would forgive others what they took."""
+    for policy in ("local", "open"):
+        budget, client = made(store, "budget", policy, requests="1000/s", grace=0)
+        client.error = NoConnection()
+        await together(*[take(budget, used=0, tokens=2) for _ in range(20)])
+        assert [0, 0] == budget._pool.corrections
+        await budget.aclose()
+
+
 # What a process knows that does not ask all the time.
 
 

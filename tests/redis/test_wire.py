@@ -49,6 +49,14 @@ def ours() -> list[asyncio.Task[Any]]:
     return [task for task in others() if task.get_name() == "aiorate-redis"]
 
 
+async def test_open_grants_at_once_where_time_passes() -> None:
+    limiter = RedisLimiter("redis://127.0.0.1:1", "x", "40/s", on_unavailable="open", grace=0)
+    await limiter.acquire()
+    for _ in range(20):
+        await asyncio.gather(*[limiter.acquire(max_wait=0) for _ in range(5)])
+    await limiter.aclose()
+
+
 async def test_every_kind_of_client_works(store: RealServer) -> None:
     """As it is: nothing of it is changed, and a client that was given is not closed. A script that is not loaded, or flushed, is sent."""
     for name, made in CLIENTS.items():

@@ -68,7 +68,7 @@ def test_wrong_arguments_name_the_valid_ones(capsys: pytest.CaptureFixture[str])
     for arguments, hint in (
         ("demo --rate fast", "Write '100/s'"),
         ("demo --strategy Leaky", "TokenPool"),
-        ("simulate --burst 0", "permits must be 1 or more"),
+        ("simulate --burst 0", "must be 1 or more permits"),
         ("simulate --strategy CalendarWindow --rate 3/7s", "divide a day"),
         ("simulate --rate 2/month", "CalendarWindow('1000/month', 'UTC')"),
         ("simulate nowhere", "'nowhere'"),
