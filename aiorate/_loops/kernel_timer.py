@@ -1,8 +1,6 @@
 """Wake-ups within tens of microseconds: one kernel timer (Linux timerfd) per event loop, shared by all its limiters.
 
-asyncio rounds its timers up to the next millisecond, uvloop to the nearest. A timerfd is a descriptor that becomes readable at
-an absolute instant of the monotonic clock, never before it, and both loops wake for it at once, without spinning.
-Knows nothing of limiters: instants in, callbacks out.
+asyncio rounds its timers up to the next millisecond, uvloop to the nearest. A timerfd becomes readable at an instant, never before it.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from aiorate._loops.alarms import Alarm
 
 
-_LATEST = 1 << 62  # ns, 146 years: the most that the kernel takes; a waiter that is woken then waits on
 _LINGER = 20_000_000  # ns that the descriptor outlives its last timer: a waiter that comes soon finds it open
 
 
@@ -42,16 +39,13 @@ class KernelTimers(Alarms):
         _all.add(self)
 
     def add(self, instant: int, callback: Callable[[], object]) -> Alarm:
-        """Call back at the instant of the monotonic clock (ns) or just after, never before.
-
-        Raises one of `NONE` where there is no timerfd, where the loop can watch no descriptor, or if the system has none left.
-        """
+        """Raises one of `NONE` where there is no timerfd, where the loop can watch no descriptor, or if the system has none left."""
         if self._fd < 0:
             self._fd = create()
             try:
                 self._loop.add_reader(self._fd, self._on_ready)
             except BaseException:
-                self.__del__()
+                self.close()
                 raise
         return super().add(instant, callback)
 
@@ -59,24 +53,26 @@ class KernelTimers(Alarms):
         """Set the descriptor for the first timer, or for when it is closed."""
         if self._fd >= 0 and not self._loop.is_closed():
             first = self.first
-            settime(self._fd, time.monotonic_ns() + _LINGER if first is None else min(max(first, 1), _LATEST))  # 0 would disarm the timer
+            settime(self._fd, time.monotonic_ns() + _LINGER if first is None else first)
 
     def _on_ready(self) -> None:
         with suppress(BlockingIOError):  # set again since it became readable
             os.read(self._fd, 8)
         if self.first is None:
             self._loop.remove_reader(self._fd)
-            self.__del__()
+            self.close()
             return
         try:
             self.call_due()
         finally:
             self.changed()
 
-    def __del__(self) -> None:
+    def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    __del__ = close
 
 
 _all: WeakSet[KernelTimers] = WeakSet()
@@ -85,7 +81,7 @@ _all: WeakSet[KernelTimers] = WeakSet()
 def _after_fork() -> None:
     """Close the parent's descriptors in the child, where the loops that they wake do not go on."""
     for timers in list(_all):
-        timers.__del__()
+        timers.close()
 
 
 with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork

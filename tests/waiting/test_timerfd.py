@@ -174,7 +174,7 @@ async def test_cancelled_timers_do_not_pile_up_behind_the_first() -> None:
     for seconds in range(2_000):
         limiter.pause(seconds + 1)
 
-    kind = type(timers().add(0, turns))
+    kind = type(timers().add(1, turns))
     assert 1 <= alive(kind) < 200
     for task in waiting:
         task.cancel()
