@@ -39,8 +39,8 @@ class Base:
     """One node of a tree, and the places below it if there is a ``max_concurrency``."""
 
     __slots__ = ("__weakref__", "_lowest", "_meter", "_node", "_places")
-    _places: tuple[tuple[Limit, Places], ...]  # that a block takes, each with its limit: its own, and those of what it shares
-    _lowest: Limit  # the one asked on entering, and by those who share it: that of its places, if it has any
+    _places: tuple[tuple[Limit, Places], ...]  # that a block takes, each with its limit: its own, and shared ones
+    _lowest: Limit  # asked on entering, and by those who share it: that of its places, if it has any
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Base:
     # Asking.
 
     def _wait_now(self, permits: Permits) -> float:
-        """How many seconds a request made now would wait."""
+        """The seconds that a request made now would wait."""
         node = self._node
         wait = node.tree.run(lambda: node.wait_for(permits, node.informed()))
         return float("inf") if wait is None else ns_to_seconds(wait)
@@ -102,7 +102,7 @@ class Base:
     # Changing, for those in line too.
 
     def _change(self, change: Callable[P, object], *args: P.args, **options: P.kwargs) -> None:
-        """Change something, one thread at a time; in a finalizer that interrupted a decision, right after that."""
+        """Change something, one thread at a time; in a finalizer that interrupted a decision, right after it."""
         self._node.tree.change(partial(change, *args, **options))
 
     def pause(self, seconds: Duration) -> None:
@@ -130,7 +130,7 @@ class Base:
             self._change(self._node.observe, feedback, duration_to_ns(jitter, "observe(jitter)"), self._limit_of)
 
     def _limit_of(self, feedback: Feedback, quota: Quota) -> tuple[Limit, str | None] | None:
-        """The limit that heeds one of a response's quotas, and its dimension if it has several; None: no limit does."""
+        """The limit to which a quota of a response applies, and the dimension if it has several; None: to no limit."""
         return (self._node, None) if quota.unit == "requests" else None
 
     async def aclose(self) -> None:
@@ -180,7 +180,6 @@ class Base:
         return self._watched().add(on_wait)
 
     def _watched(self) -> Watch:
-        """Who is told of those that wait here, made by now."""
         from aiorate._tree.watch import Watch
 
         watch = self._node.watch or Watch()
@@ -189,7 +188,7 @@ class Base:
         return watch
 
     def _totals(self) -> Counter[tuple[str, str | None]]:
-        """What was granted and refused since it was made, whatever was reset, and how many wait. For any thread: it changes nothing."""
+        """What was granted and refused since it was made, whatever was reset, and how many wait. Safe in any thread."""
         node, counters = self._node, self._node.counters
         kept = counters.past_granted + node.granted - counters.given_back
         waiting = sum([max(len(each.line), 0) for each in self._lines])
@@ -203,7 +202,7 @@ class Base:
         return self._node.tree.read(self._text)
 
     def _text(self) -> str:
-        """What `repr` says. In a decision, because strategies note what the meter has granted before they say what is left."""
+        """What `repr` says. In a decision, because strategies first note what the meter has granted."""
         node, waiting = self._node, sum([len(each.line) for each in self._lines])
         state = ", closed" if node.closed else ", stopped" if node.stopped else ", paused" if node.paused else ""
         return f"<{type(self).__name__}{f' {node.name!r}' if node.name else ''} {self._shown()}, {waiting} waiting{state}>"
@@ -217,7 +216,7 @@ class Base:
 
     def _check_part(self, what: str, process: bool, shared: bool = False) -> None:
         """Raise ValueError, which names it ``what``, unless it can be a part of something for a ``process``, or for one event loop.
-        ``shared``: permits are taken from it through others."""
+        ``shared``: others take permits from it."""
         if shared and (most := self._node.max_waiting) is not None:
             raise ValueError(f"{what}: what is shared cannot have max_waiting={most[0]}. Give max_waiting to those who share it.")
         if process is not self._node.tree.threads:
@@ -225,12 +224,12 @@ class Base:
             raise ValueError(f"{what}: this has scope={own!r}, and what has it scope={other!r}. Create both with the same scope.")
 
     def _share(self, shared: Any) -> None:
-        """From now on it is that of a key, and takes of ``shared`` too, of the same class, if that is given. ValueError if it cannot."""
+        """Be that of a key from now on, and take of ``shared`` too, of the same class, if given. ValueError if it cannot."""
         raise NotImplementedError
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that blocks its thread instead of waiting."""
+    """Run a coroutine that blocks its thread instead of waiting."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -239,7 +238,7 @@ def finish(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def check_options(of: str, max_waiting: object, clock: object, name: object, on_event: object, on_wait: object) -> None:
-    """Raise TypeError or ValueError, which names the class ``of``, for options that it cannot have."""
+    """Raise TypeError or ValueError for options that the class ``of`` cannot have."""
     if max_waiting is not None:
         check_count(f"{of}(max_waiting)", max_waiting, ", or None (no bound)")
     if clock is not None and not isinstance(clock, Clock):
@@ -253,7 +252,7 @@ def check_options(of: str, max_waiting: object, clock: object, name: object, on_
 
 
 def kinds_of(of: str, scope: object) -> tuple[type[Limit], type[Tree]]:
-    """What a limit of that scope is made of. Raises ValueError, which names the class ``of``, for a scope that is none."""
+    """The classes for a limit of that scope. ``of`` is the class that the ValueError for another scope names."""
     if scope == "loop":
         return Limit, Tree
     if scope != "process":
@@ -272,7 +271,7 @@ def check_callback(what: str, function: object, told: str) -> None:
 
 
 def strategy_of(call: str, limit: object) -> Scheduler:
-    """The strategy of a rate, a strategy, or a list of these. Raises TypeError or ValueError that begins with ``call``."""
+    """The strategy of a rate, a strategy, or a list of these. Errors begin with ``call``."""
     if type(limit) is str:  # nearly always, and the question below takes longer than the others together
         return PlainPool(limit)
     if isinstance(limit, Scheduler):

@@ -1,4 +1,4 @@
-"""Several limits that a call uses by different amounts: requests and tokens per minute. Reserve an estimate, settle the actual use.
+"""Several limits that a call uses by different amounts, such as requests and tokens per minute.
 
 A `Budget` has the dimensions, a `Lease` is what one call has reserved of it, and a `KeyedBudget` has a budget for each key.
 """
@@ -74,7 +74,7 @@ class Budget(Base):
     """
 
     __slots__ = ("_names", "_on_error", "_parts", "_told", "_unnamed")
-    # What a reservation takes from, its own first: of each dimension its name, the limit, and the strategy there; of a Limiter, itself.
+    # What a reservation takes from, its own first: the dimension's name, the limit, and the strategy there or, of a Limiter, the limit.
     _parts: tuple[tuple[str, Limit, Scheduler | Limit], ...]
 
     def __init__(
@@ -112,14 +112,14 @@ class Budget(Base):
         )
         self._names = scheduler.names
         self._parts = tuple(zip(self._names, repeat(self._node), scheduler.members))
-        self._unnamed = dict.fromkeys(self._names, 1)  # the amounts that a reservation takes of dimensions that it leaves out
+        self._unnamed = dict.fromkeys(self._names, 1)  # the amounts of dimensions that a reservation leaves out
         for place, limit in above.items():
             self._node.tree.run(self._share, limit, place)
         self._on_error: OnError = on_error
         self._told: set[str] = set()  # dimensions whose estimates were lowered
 
     def _scheduler(self, limits: dict[str, Limits]) -> Dimensions:
-        """Make the scheduler of the dimensions, which a subclass may keep elsewhere. It takes `Amounts`, in the same order."""
+        """Make the scheduler of the dimensions. A subclass may keep them elsewhere."""
         return Dimensions({place: strategy_of(f"Budget({place})", limit) for place, limit in limits.items()})
 
     def _share(self, shared: Budget | Limiter | None, place: str = "") -> None:
@@ -163,7 +163,7 @@ class Budget(Base):
         return Lease(self, asked, most_ns, self._on_error if on_error is None else on_error)
 
     def _limit_of(self, feedback: Feedback, quota: Quota) -> tuple[Limit, str | None] | None:
-        # One dimension of tokens is not lowered by those that go in or out alone, where the server tells of all tokens too.
+        # Where the server reports all tokens too, those that go in or out alone do not lower a dimension of tokens.
         told = {each.name for each in feedback.quotas}
         place = quota.name if quota.name in self._names or quota.unit in told else quota.unit
         node = next((node for dimension, node, _ in self._parts if dimension == place), None)
@@ -203,7 +203,7 @@ class Budget(Base):
         return self._wait_now(self._asked("delay", amounts))
 
     def _asked(self, call: str, amounts: dict[str, int]) -> Amounts:
-        """The amounts of all dimensions, none above the most that can be granted at once, here and in what is shared."""
+        """The amounts of all dimensions, lowered to the most that can be granted at once, here and above."""
         self._check_amounts(call, amounts)
         amounts = {**self._unnamed, **amounts}
         for place, _, limit in self._parts:
@@ -218,8 +218,6 @@ class Budget(Base):
                 raise TypeError(f"{call}(): unknown dimension {place!r}; the dimensions are {', '.join(self._names)}.")
             if type(amount) is not int or amount < 0:
                 check_count(f"{call}({place})", amount)
-
-    # For parts of aiorate that are built upon a budget.
 
     def _by_dimension(self, permits: Permits) -> Mapping[str | None, int]:
         """The amounts that were reserved and kept, before they are settled."""
@@ -274,7 +272,7 @@ class Lease:
         self._state, node, ask = "waiting", self._budget._node, (self._amounts, self._most_ns)
         try:
             waited, _, self._taken = node.wait_blocking(*ask) if blocking else await node.acquire(*ask)
-        except BaseException:  # also one of a signal handler: nothing was spent, and it may be tried again
+        except BaseException:  # nothing was spent, and it may be tried again
             taken, self._taken, self._state = self._taken, (), "refused"
             self._amounts = Amounts(self._amounts.names, self._amounts.of)  # without what it waited for
             if taken:
@@ -320,7 +318,7 @@ class Lease:
         self.settle(**dict.fromkeys(self._amounts.names, 0))
 
     def _end(self, used: dict[str, int], state: Literal["settled", "over"] = "over") -> None:
-        """What was taken is held no longer; correct it by what was ``used``. In a decision."""
+        """Hold nothing from now on, and correct what was taken by what was ``used``. In a decision."""
         taken, self._taken = self._taken, ()  # first: interrupted in the middle, the correction must not be made twice
         if taken:  # else another thread has settled it
             self._state, reserved = state, self._amounts

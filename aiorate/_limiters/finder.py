@@ -1,4 +1,4 @@
-"""Which rate to try next, given what a server answered. A pure state machine: no clock, no loop, times in whole nanoseconds.
+"""Which rate to try next, given what a server answered. A pure state machine, in whole nanoseconds of the limiter's time.
 
 1. Climb: while nothing is refused and callers use what they have, the rate rises by a little, then by twice as much, at most by a quarter
    in each round of two round trips. The first refusal ends the climb at the rate before its latest step. Refusals of requests that were
@@ -10,8 +10,6 @@
 4. Drought: several refusals in a row with nothing given between, as of a window that is used up. Single requests find out when it is
    over, each after half as long again, however long that is. Then the rate is what it was, unless an earlier drought shows that the
    server gives less from the end of one to the end of the next.
-
-The time is the limiter's, which stands still in a pause.
 """
 
 from __future__ import annotations
@@ -62,8 +60,8 @@ class Finder:
         self._in_a_row = 0
         self._reacted = 0  # what was granted before is not news
         self._drought: int | None = None  # since when nothing is given
-        # The length of the latest droughts, less with each round: a shorter round would not see the next. A short drought, as only the
-        # client with the highest rate sees at a window's end, shortens it by a quarter at most, or that client alone would climb soon.
+        # The length of the latest droughts: a shorter round would not see the next. A short drought, as only the client with the
+        # highest rate sees at a window's end, shortens it by a quarter at most, or that client alone would climb soon.
         self._outage = 0
 
     @property
@@ -102,7 +100,7 @@ class Finder:
             self._reacted = now
             self._react(now, pause)
         elif self._says_much(now) and (self._drought is None or self._whole):
-            # After a climb, a reading from before it may be of a lower limit; but less than at its start means that nothing was gained.
+            # After a climb, an earlier reading may be of a lower limit, but less than at its start means that nothing was gained.
             reading = self._reading(now)
             self._lower_to(reading if not self._closed else self._from if reading < self._from else self._level, now)
         if self._owes:
@@ -140,8 +138,8 @@ class Finder:
         self._outage -= self._outage // 8
         if used and self.rate < self.highest and (self._step or now >= self._climbs_at):
             if not self._step:
-                # A window that slides refuses long after the rate was too high, and then gives as slowly as the climb began. So a level
-                # nearer to the start of a high climb than to its end shows that the window is longer than the climb was.
+                # A sliding window refuses long after the rate was too high, and then gives as slowly as the climb began. So a level
+                # nearer to the start of a high climb than to its end shows that the window is longer than the climb.
                 too_fast = self._base > _TOO_HIGH * self._level and self._level**2 < self._from * self._base
                 self._pace = min(_LONGEST_WINDOW, max(2 * self._pace, self._climb_took // 2)) if too_fast else self._pace // 2
                 self._from, self._climb_began = self.rate, now
@@ -167,7 +165,7 @@ class Finder:
         return self._given >= _ENOUGH and now - self._since >= self._trip // 4
 
     def _reading(self, now: int) -> float:
-        # Since the reading began; but a first refusal says nothing of the time in which hardly anything was asked for.
+        # A first refusal says nothing of the time in which hardly anything was asked for.
         seconds = max(1, now - (self._since if self._in_a_row > 1 else max(self._since, self._resumed))) / NS_PER_SECOND
         return self._given / seconds if self._says_much(now) else (self._given + _PRIOR) / (seconds + _PRIOR / self.rate)
 

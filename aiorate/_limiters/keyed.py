@@ -1,8 +1,7 @@
 """One limit for each key: a host, a user, a chat. Keys come and go; a key that owes something is never dropped.
 
-What is kept for a key is made when that is first used, and has a node. The keys are roughly in the order of their last use. Once there are
-too many, or with ``idle``, each new key and now and then a use looks at those that were unused for longest, so that eviction needs no task
-and no timer. Knows nothing of how a rate is computed, or of event loops.
+The keys are roughly in the order of their last use. Once there are too many, or with ``idle``, each new key and now and then a use looks
+at those that were unused for longest, so that eviction needs no task and no timer.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ K = TypeVar("K", bound="Hashable")
 V = TypeVar("V", bound=Base)
 
 _ONE = 1  # compared by identity
-_REMEMBERED = 600 * NS_PER_SECOND  # longer keeps what was found for keys that are rarely used; shorter frees their memory sooner
+_REMEMBERED = 600 * NS_PER_SECOND  # longer keeps what was found for rare keys; shorter frees their memory sooner
 _logger = getLogger("aiorate")
 
-_UNUSED = 16_384  # uses of other keys before one goes that was not used meanwhile: so many keys used in turn are not made again and again
+_UNUSED = 16_384  # uses of others before a key goes: that many keys used in turn are not made again and again
 _APART = 32  # uses from one look at the oldest keys to the next
-_MORE = 2  # keys that may go for each use: they shall go faster than they come
+_MORE = 2  # keys that may go for each use, so that they go faster than they come
 
 
 class Keyed(Generic[K, V]):
@@ -63,7 +62,7 @@ class Keyed(Generic[K, V]):
     _KIND: ClassVar[type[Base]]  # the class of the members
     _WANTED: ClassVar[str]  # what the factory must return, for errors
     _weight: Callable[[K], object] | None = None  # the share of a key
-    _own: tuple[Base, ...] = ()  # what was made here besides the members, and is closed with them
+    _own: tuple[Base, ...] = ()  # what else was made here, and is closed with the members
 
     def __init__(
         self,
@@ -89,13 +88,13 @@ class Keyed(Generic[K, V]):
         self._on_event = on_event
         self._factory = factory
         self._max_keys = max_keys
-        self._tree = tree()  # of all keys without a shared limit, as far as they are made here
+        self._tree = tree()  # of all keys without a shared limit
         by_key = callable(shared) and not isinstance(shared, (Base, Keyed, type))  # which can be called too, but not with a key
         self._shared_of: Callable[[K], object] | None = cast("Callable[[K], object]", shared) if by_key else None
         self.shared = None if by_key or shared is None else self._check_shared(f"{own}(shared)", shared)
-        self._kept: OrderedDict[K, V] = OrderedDict()  # the one that was unused for longest first
+        self._kept: OrderedDict[K, V] = OrderedDict()  # unused for longest first
         self._until_look = _APART  # uses until the next look at the oldest
-        self._uses = 0 if self._idle is None else -1  # how often any key was used, or -1: keys go by the clock instead
+        self._uses = 0 if self._idle is None else -1  # of any key; -1: keys go by the clock instead
         self._closed = False
         self._watch: Watch | None = None
         self._past: Counter[tuple[str, str | None]] = Counter()  # what was counted of keys that are gone
@@ -109,7 +108,7 @@ class Keyed(Generic[K, V]):
         return self._checked("it", made, self._WANTED)
 
     def _checked(self, what: str, limit: object, wanted: str, shared: bool = False) -> V:
-        """A limit that is a member, or that members share. If it cannot be, raises TypeError or ValueError, which names it ``what``."""
+        """A limit that is a member, or that members share. Raises TypeError or ValueError, which names it ``what``, if it cannot be."""
         if not isinstance(limit, self._KIND):
             raise TypeError(f"{what} must be {wanted}, not {kind_of(limit)}.")
         limit._check_part(what, self._tree.threads, shared)
@@ -185,7 +184,7 @@ class Keyed(Generic[K, V]):
             member._watched().add(partial(self._watch.tell_of, key, self.name))
 
     def _totals(self) -> Counter[tuple[str, str | None]]:
-        """As `Limiter._totals`, the sum of all keys: those that were evicted count if it was watched then."""
+        """As `Base._totals`, the sum of all keys: those that were evicted count if it was watched then."""
         total = self._past.copy()  # first: a key that is evicted meanwhile may be missing, and not twice
         for member in self._members():
             total.update(member._totals())
@@ -193,7 +192,7 @@ class Keyed(Generic[K, V]):
 
     def _members(self) -> list[V]:
         with _lock:
-            return list(dict.values(self._kept))  # not in order: another thread may read the totals while a use changes that
+            return list(dict.values(self._kept))  # not in order, which another thread may be changing
 
     # Keeping.
 
@@ -228,7 +227,7 @@ class Keyed(Generic[K, V]):
     # Making.
 
     def _add(self, key: K) -> V:
-        """The member of a new key. Threads that make one at the same time get that of the first. No lock is held in functions of users."""
+        """The member of a new key. Threads that make one at the same time get the first. Functions of users run without a lock."""
         if isinstance(key, CoroutineType):  # of which no two are equal: each call would have a full limit
             key.close()  # or Python would also warn that it was never awaited
             raise TypeError(f"{type(self).__name__}: a coroutine cannot be a key. Await it first: keyed.acquire(await find_user()).")
@@ -270,7 +269,7 @@ class Keyed(Generic[K, V]):
     # Evicting.
 
     def _drop_oldest(self, most: int) -> None:
-        """Drop the keys that were unused for longest: at most so many, and up to the first that stays."""
+        """Drop the keys that were unused for longest: at most ``most``, and up to the first that stays."""
         for _ in range(most):
             with _lock:
                 if not self._kept:
@@ -314,7 +313,7 @@ def _references() -> int:
 
 
 _ALONE = _references()  # what `sys.getrefcount` returns for an object to which one variable refers
-_lock = RLock()  # held while the keys of any change. It may be taken in a decision, so nobody who holds it asks for one
+_lock = RLock()  # held while keys change. It may be taken in a decision, so nobody who holds it asks for one
 
 
 def _after_fork() -> None:

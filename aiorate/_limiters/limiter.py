@@ -1,7 +1,4 @@
-"""The Limiter: what users call. It checks what is asked, in seconds and permits; the node decides.
-
-It computes no schedule and sets no timer.
-"""
+"""The Limiter: what users call. It checks what is asked, in seconds and permits; the node decides."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
     F = TypeVar("F", bound=Callable[..., Any])
 
 
-_ONE = 1  # compared by identity, which is fast and leaves out True; another 1 merely takes the longer way
+_ONE = 1  # compared by identity, which is fast and leaves out True
 _VISIT = Visit(1)
 
 
@@ -104,7 +101,7 @@ class Limiter(Base):
         if isinstance(ticket, tuple):
             return 0.0
         loop, waker, decided = tree.loop, node.waker or tree.loop, ticket.done()
-        # As Limit.wait(), without another coroutine.
+        # As Limit.acquire(), without another coroutine.
         try:
             while not ticket.done():
                 await waker.wait(ticket)  # type: ignore[union-attr]  # somebody waits
@@ -180,7 +177,7 @@ class Limiter(Base):
         return waited / NS_PER_SECOND
 
     def _hold(self) -> None:
-        """Note who holds a place that is the only one; one of several may be left by another task or thread."""
+        """Note who holds the only place; one of several may be left by another task or thread."""
         for _, places in self._places:
             if places.size == 1:
                 places.holder = ref(running_task() or current_thread())
@@ -324,7 +321,7 @@ def take_place(limit: Limit, places: Places) -> bool:
 
 
 def leave_place(limit: Limit, places: Places) -> None:
-    """Free the place: the next request waiting for it has it at once. Never waits."""
+    """Free the place: the next request that waits for it gets it at once."""
     places.holder = None
     limit.tree.post(partial(_free, limit, places))
 
@@ -364,7 +361,7 @@ class Weighted:
 def limited(block: Limiter | Weighted, function: F, may_block: bool) -> F:
     """The function, with each call inside the block; of a generator, all of its steps. A plain function blocks.
 
-    Raises RuntimeError for a plain function if synchronous code may not wait, and TypeError for anything but a function.
+    Raises RuntimeError for a plain function if synchronous code may not wait, and TypeError unless it is a function.
     """
     if inspect.isasyncgenfunction(function):
 
@@ -376,7 +373,7 @@ def limited(block: Limiter | Weighted, function: F, may_block: bool) -> F:
                 with suppress(StopAsyncIteration):
                     while True:
                         value = await step
-                        # Pass on to the generator whatever the caller sends or throws, as `yield from` would.
+                        # Pass on whatever the caller sends or throws, as `yield from` would.
                         try:
                             step = generator.asend((yield value))
                         except BaseException as error:

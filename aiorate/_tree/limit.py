@@ -1,7 +1,4 @@
-"""A limit, as its callers have it: they ask and wait, look when their turn comes, and change it while others wait.
-
-Knows nothing of how a rate is computed, or of what kind of loop runs.
-"""
+"""A limit, as its callers have it: they ask and wait, look when their turn comes, and change it while others wait."""
 
 from __future__ import annotations
 
@@ -30,17 +27,17 @@ if TYPE_CHECKING:
     Answer = tuple[int, Taken] | Ticket
 
 
-_MOST_LEVELS = 64  # a decision may pass all of them, each by about ten nested calls, and Python allows a thousand
+_MOST_LEVELS = 64  # a decision takes about ten nested calls for each, and Python allows a thousand
 _KEY = "a key or a budget"
-_NEWS_NS = 1_000_000_000  # a pause that grows by less is not reported again: responses of many requests come one after the other
+_NEWS_NS = 1_000_000_000  # a pause that grows by less is not reported again, because many responses come one after the other
 
 
 class Limit(Node):
-    """One scheduler, those who wait for it, and all that may be asked of it. Its callers are in one event loop."""
+    """One scheduler, those who wait for it, and all that can be asked of it, by callers in one event loop."""
 
     __slots__ = ()
 
-    # Ask, wait, go on. Where many threads ask, `aiorate._tree.threads` does some of these otherwise.
+    # Ask, wait, go on. `aiorate._tree.threads` does some of this differently, for many threads.
 
     def try_take(self, permits: Permits) -> tuple[int, Taken] | None:
         """`take`, for a caller that never waits."""
@@ -49,8 +46,8 @@ class Limit(Node):
     def ask(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> Answer:
         """Take the permits, or put the request in line for at most ``most_ns``; raises the error if it may not wait there.
 
-        Returns the instant for which the request is scheduled and what was taken, if it is granted at once, or else a ticket for `wait`. In
-        a starved loop it is always a ticket, perhaps a decided one: nobody who only asks keeps the loop from its other tasks.
+        Returns the instant for which the request is scheduled and what was taken, or a ticket to wait with. In a starved loop it is always
+        a ticket, perhaps a decided one, so that callers who never wait let other tasks run.
         """
         try:
             found = self.decide(permits, most_ns, since)
@@ -70,7 +67,7 @@ class Limit(Node):
         return ticket
 
     def decide(self, permits: Permits, most_ns: int | None, since: int | None, ticket: Ticket | None = None) -> Answer:
-        """What `ask` does, whether the loop is starved or not. ``ticket`` is that of a caller in another thread."""
+        """As `ask`, whether the loop is starved or not. ``ticket`` is that of a caller in another thread."""
         bounded, wait_ns = most_ns is not None or self.max_waiting is not None, most_ns
         if self.above is not None or bounded or ticket is not None or self.line.head is None:  # else it waits
             found = self.take(permits, since)
@@ -90,7 +87,7 @@ class Limit(Node):
         return ticket
 
     def _admit(self, permits: Permits, most_ns: int | None, since: int | None) -> tuple[int | None, int | None]:
-        """How long a request that was refused may stand in line, and since when. Raises its error if it may not."""
+        """How long a request may stand in line, and since when. Raises its error if it may not."""
         if (error := self.impossible(permits)) is not None:
             raise error
         if self.max_waiting is not None:
@@ -120,10 +117,10 @@ class Limit(Node):
         return f" for {permits.waited_for}" if permits.waited_for else " in line"
 
     async def acquire(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> tuple[int, int, Taken]:
-        """`ask`, and wait until that is decided, and the loop has turned. Returns what `go_on` does.
+        """`ask`, and wait until that is decided. Returns what `go_on` does.
 
-        Cancelled meanwhile, the request is undone. `aiorate.Limiter.acquire` has these lines too: a coroutine in between would cost
-        each of 100 000 waiters 220 bytes and a twentieth of the time.
+        If the task is cancelled, the request is undone. `aiorate.Limiter.acquire` has these lines too: a coroutine in between would
+        cost each of 100 000 waiters 220 bytes and a twentieth of the time.
         """
         ticket = self.ask(permits, most_ns, since)
         if isinstance(ticket, tuple):
@@ -133,7 +130,7 @@ class Limit(Node):
         try:
             while not ticket.done():
                 await waker.wait(ticket)  # type: ignore[union-attr]  # somebody waits
-            # Of tasks that resume in one iteration, only the last may be sure that another follows.
+            # Of tasks that resume in one iteration, only the last knows that another follows.
             if (decided or tree.resuming > 1) and loop is not None and loop.starved():
                 await loop.turn()
         except BaseException:
@@ -142,9 +139,9 @@ class Limit(Node):
         return self.go_on(ticket)
 
     def go_on(self, ticket: Ticket) -> tuple[int, int, Taken]:
-        """Go on with a decided request, or raise its error.
+        """Go on with a decided request, or raise its error. Those who watch are told.
 
-        Returns the nanoseconds waited, the instant for which the request was scheduled, and what was taken. Told are those who watch.
+        Returns the nanoseconds waited, the instant for which the request was scheduled, and what was taken.
         """
         outcome = ticket.outcome
         if isinstance(outcome, BaseException):
@@ -163,7 +160,7 @@ class Limit(Node):
             self.wait_counters.note(waited)
 
     def give_up(self, ticket: Ticket) -> None:
-        """Undo a request whose task was cancelled, in line or granted but not yet resumed. Never waits. An error is a strategy's."""
+        """Undo a request whose task was cancelled, in line or granted but not yet resumed. Raises only errors of a strategy."""
         outcome, current = ticket.outcome, ticket.epoch == self.tree.epoch
         if outcome is None:
             self.wait_counters.cancelled += 1
@@ -175,16 +172,16 @@ class Limit(Node):
             undo(outcome[1])
 
     def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, int, Taken]:
-        """Block this thread until the permits are granted; returns what `go_on` does."""
+        """As `acquire`, blocking this thread."""
         raise RuntimeError(
             "acquire_blocking() needs a limiter for the whole process: Limiter(..., scope='process'). In a coroutine, await acquire()."
         )
 
-    # When a request would be granted, and what lies ready, here and above. A question takes nothing; what is due is granted first.
+    # What lies ready, here and above. A question takes nothing; what is due is granted first.
 
     @property
     def on_demand(self) -> bool:
-        """Whether there are permits, here or above, only for requests that wait."""
+        """Whether only requests that wait get permits, here or above."""
         return self.provider.on_demand or (self.above is not None and self.above.on_demand)
 
     def informed(self) -> int:
@@ -194,7 +191,6 @@ class Limit(Node):
         return self.look_now()
 
     def available(self) -> int:
-        """How many permits a newcomer would get at once."""
         self.here()  # a limit above may not have been used yet: see is_rested()
         now = self.now()  # which ends a pause that is over
         if self.is_held:
@@ -208,13 +204,13 @@ class Limit(Node):
 
     def is_rested(self) -> bool:
         """Whether nothing would be lost, and nothing granted sooner, with a new limiter in its place."""
-        self.here()  # a schedule begins at the first instant that it is given, which must be one of the loop's clock
+        self.here()  # a schedule begins at the first instant given, which must be one of the loop's clock
         now = self.now()  # which ends a pause that is over
         if self.resuming or self.altered or self.is_held or self.provider.busy:
             return False
         return self.permitted._rested(now)
 
-    # Changes, which hold for the requests in line too.
+    # Changes, for those in line too.
 
     def goes_on(self, held_at: int, ns: int) -> None:
         if self.watch is not None:
@@ -222,16 +218,16 @@ class Limit(Node):
         self.permitted._shift(ns)
 
     def pause(self, ns: int) -> None:
-        """Let time stand still for ``ns``. Pauses merge by the later end."""
+        """Let time stand still for ``ns``. Of several pauses, the latest end wins."""
         self.look_now()
         self.provider.pausing(ns)  # which may refuse it
         super().pause(ns)
         self.changed()
 
     def pause_longer(self, ns: int, jitter: int) -> int:
-        """As `pause`, but only if it ends later than a present pause, and then longer by a random part of ``jitter`` ns.
+        """As `pause`, if that ends later than a present pause, and longer by a random part of ``jitter`` ns.
 
-        Returns its length, or 0 if that is not worth an event: it ends no later, or hardly.
+        Returns its length, or 0 if it ends hardly later and is not worth an event.
         """
         self.look_now()
         before, until = self.paused_until, self.read() + ns
@@ -246,14 +242,13 @@ class Limit(Node):
         return ns if before is None or until - before >= _NEWS_NS else 0
 
     def resume(self) -> None:
-        """End a pause now."""
         self.look_now()
         super().resume()
         self.provider.resumed()
         self.changed()
 
     def pause_with_store(self, ns: int, before: bool) -> bool:
-        """A store pauses all its processes for ``ns``; 0: it does not. ``before``: whether it did so far. Returns whether it does."""
+        """Follow a store that pauses all its processes for ``ns`` or, if that is 0, does not. ``before``: whether it did so far."""
         if ns:
             until = self.paused_until
             if until is not None and until > self.read() + ns:
@@ -294,7 +289,7 @@ class Limit(Node):
         self._rate_changed()
 
     def move_rate(self, rate: Rate) -> None:
-        """Change the rate to one that was found by watching a server, and that may be forgotten: a key that has one may be evicted."""
+        """Change the rate to one that was found by watching a server. A key may be evicted all the same."""
         self.scheduler.set_rate(rate, self.look_now())
         self._rate_changed()
 
@@ -313,7 +308,7 @@ class Limit(Node):
         self._rate_changed()
 
     def _rate_changed(self) -> None:
-        """The scheduler has another rate: requests in line that can no longer be granted fail, and the others are timed again."""
+        """After a change of the rate: requests in line that can no longer be granted fail, and the others are timed again."""
         self.own_counters().unused = 0  # a part of a permit, measured by the old rate
         for each in (*self.line, *self.line.below()):
             if (error := self.impossible(each.wanted)) is not None:
@@ -323,7 +318,7 @@ class Limit(Node):
     def observe(
         self, feedback: Feedback, jitter: int, limit_of: Callable[[Feedback, Quota], tuple[Self, str | None] | None] | None = None
     ) -> None:
-        """Heed a server's pause, made longer by a random part of ``jitter`` ns, and its quotas: of requests, or those that have a limit."""
+        """Apply a server's pause, made longer by a random part of ``jitter`` ns, and its quotas: of requests, or those with a limit."""
         from aiorate._feedback import check_feedback
         from aiorate._schedulers.server_quotas import heeding
 
@@ -338,7 +333,7 @@ class Limit(Node):
                 node, dimension = limit
                 self.look_now()
                 now, in_flight = node.look_now(), 0
-                if feedback.in_flight is not None:  # so are those that have their permits and have not run yet, and what is granted by now
+                if feedback.in_flight is not None:  # so are requests that have not run yet, and what is granted by now
                     in_flight = feedback.in_flight + resuming + count_of(self.granted - before)
                 told = quota, paused, now, node.held_for, in_flight
                 if dimension is not None:
@@ -373,10 +368,9 @@ class Limit(Node):
         self.changed()
 
     def belong(self, above: Self | None, permits_above: Callable[[Permits], Permits] = SAME) -> None:
-        """From now on it belongs to a key or a budget, and every grant takes from the limit above too, if there is one.
+        """Belong to a key or a budget from now on, and take every grant from the limit above too, if there is one.
 
-        Raises ValueError if it does already, if requests wait here for which that limit was never asked, or if limits would share in a
-        circle.
+        Raises ValueError if it belongs to one already, if it is in use, or if limits would share in a circle or on too many levels.
         """
         if self.above is not None or self.scheduler._owner is _KEY:
             raise ValueError("it belongs to another key, or shares a limit, already: make one for each key.")

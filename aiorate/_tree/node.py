@@ -2,8 +2,7 @@
 
 The rule of the tree: the first of a line stands in the line of the limit above, once it is due in its own. A grant is one walk from the
 root down to a request, and every limit on the way takes, or none does. Then every limit on the way looks again, the lowest first, so that
-its next request stands above before the next permit is granted. All decisions are synchronous.
-Knows nothing of how a rate is computed, but that a token pool has a filler, or of what kind of loop runs.
+its next request stands above before the next permit is granted.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ class Node(Supply):
     def __init__(self, scheduler: Scheduler, catch_up: int, tree: Tree, name: str | None = None) -> None:
         super().__init__(scheduler, catch_up, tree, name)
         self.waker: Waker | None = None
-        """Makes the tickets of its line, and wakes those who hold them; None: nobody has waited in it."""
+        """Makes the tickets of its line; None: nobody has waited in it."""
         self.keeps: object = None
-        """The limiter that it shares, which as a key of others would be evicted if nobody held it."""
+        """The limiter that it shares, which might be evicted if nobody held it."""
         self.used: int = 0
-        """As a key of others: how often any of them had been used, or what the clock read, when it was used last."""
+        """Of a key: how often any key had been used, or what the clock read, when it was used last."""
         self.flow: Flow | None = None
         """This limit among those that share the one above."""
         self.standing: Ticket | Node | None = None
@@ -62,9 +61,9 @@ class Node(Supply):
         self.wanted: Permits = 0
         """Its permits there."""
         self.due: int | None = None
-        """The instant at which the first is due here; None: unknown, as while paused."""
+        """When the first is due here; None: unknown, as while paused."""
         self.wake_at: int | None = None
-        """The reading of the clock at which the tree looks here; None: it does not."""
+        """The clock's reading at which the tree looks here; None: it does not."""
         self._serving = False
 
     def share(self, above: Self, permits_above: Callable[[Permits], Permits] = SAME) -> None:
@@ -83,7 +82,7 @@ class Node(Supply):
         self.open_meter()
 
     def ticket_for(self, permits: Permits, since: int | None, ticket: Ticket | None = None, most_ns: int | None = None) -> Ticket:
-        """The ticket of a request that is asked for now. ``ticket`` is that of a caller in another thread; None: it is made here."""
+        """The ticket of a request made now. ``ticket`` is that of a caller in another thread; None: it is made here."""
         tree, waker = self.tree, self.waker
         if ticket is None:
             native, loop = running_loop(), tree.loop
@@ -123,21 +122,20 @@ class Node(Supply):
     # Look.
 
     def look(self) -> None:
-        """Decide as far as can be now: something may have changed for the first, here and above. In a closed loop nobody can be woken."""
+        """Decide what can be decided now, here and above. In a closed loop nobody can be woken."""
         loop = self.tree.loop
         node = None if loop is None or loop.closed else self
         while node is not None:
             node = node._look()
 
     def first(self) -> Ticket | Node | None:
-        """Who is next: a request, or a limit below whose first stands here; None: nobody."""
+        """Who is next: a request, or a limit below whose first stands here."""
         line = self.line
         if line.head is not line.first_request():  # one that was cancelled has not left yet
             self.look()
         return line.first()
 
     def ring(self) -> None:
-        """The first is due."""
         if self.waker is None:  # only limits below wait here
             self.look()
         else:
@@ -171,12 +169,12 @@ class Node(Supply):
         return above if stood or above.line.turns.may_be_first(flow) else None
 
     def _decide(self, now: int) -> None:
-        """One after the other: wait for its time here, stand above, or be granted; until the first has to wait."""
+        """Grant the first, or have it stand above, until the first has to wait."""
         line, tree, above, permitted, watched = self.line, self.tree, self.above, self.permitted, self.watch
         loop = tree.loop
         assert loop is not None
         earliest, reading, served = now - self.catch_up, now + self.offset, now
-        # Of several loops, one that stands still, and has yet to resume its own tasks, keeps no other from theirs.
+        # A loop that stands still, and has yet to resume its tasks, must not hold up the other loops.
         most = loop.most + (tree.resuming if tree.threads else 0)
         taken: Taken = ()
         while True:
@@ -228,7 +226,6 @@ class Node(Supply):
             line.grant()
 
     def _refuse(self, each: Ticket | Node, error: BaseException) -> None:
-        """That one in line can never be granted."""
         if isinstance(each, Node):  # which finds that out too
             each._leave_above()
             each._look()
@@ -237,13 +234,12 @@ class Node(Supply):
             each.set_result(error)
 
     def _set_due(self, at: int) -> None:
-        """The first is due at that instant, and stands above no longer."""
         self._leave_above()
         self.due = None if at >= NOBODY_KNOWS else at
         self.tree.wake(self, None if self.due is None else self.reading_at(at))
 
     def _stand(self, first: Ticket | Node, up: Permits, now: int) -> None:
-        """The first stands in the line above, once it is due here."""
+        """Put the first in the line above, once it is due here."""
         above = self.above
         assert above is not None
         at = self.permitted.peek(first.wanted, now) if first.wanted else now
@@ -261,13 +257,12 @@ class Node(Supply):
         self.wanted = up  # equal amounts, but perhaps of another request, which notes what it waited for
 
     def _resuming(self, taken: Taken, tasks: int) -> None:
-        """So many more tasks have yet to go on with a grant."""
+        """Count ``tasks`` more that have yet to go on with a grant."""
         self.tree.resuming += tasks
         for limit, _, _ in taken:
             limit.resuming += tasks
 
     def _leave_above(self) -> None:
-        """The first stands above no longer."""
         if self.standing is not None:
             self.standing = None
             assert self.above is not None
@@ -275,12 +270,12 @@ class Node(Supply):
             self.above.line.leave_below(self.flow)
 
     def _due_of(self, below: Node, now: int) -> int:
-        """When the first of that limit, which is due here now, became due: so much later somebody looks."""
+        """When the first of that limit, which is due here now, became due."""
         since = min(max(below.since, now - self.catch_up), now)
         return min(self.permitted.peek(below.wanted, since), now) if below.wanted and self.scheduler.books_since else since
 
     def _grant_below(self, below: Node, now: int) -> bool:
-        """Grant the first of that limit, or of one below it. Returns whether the next may be due; False: it has to wait here."""
+        """Grant the first of that limit, or of one below it. Returns whether the next may be due."""
         path: list[tuple[Node, Permits, int]] = [(self, below.wanted, now)]
         limits: list[Node] = []  # those of the path below this one
         first: Ticket | Node | None = below
@@ -323,7 +318,7 @@ class Node(Supply):
     # Changes, for those in line too.
 
     def changed(self) -> None:
-        """Something changed for those in line too: the rate, what lies ready, or whether time passes."""
+        """Look again after a change of the rate, of what lies ready, or of whether time passes."""
         self.late = None
         self.look()
         self.open_meter()
@@ -338,7 +333,7 @@ class Node(Supply):
         return now
 
     def fail(self, error: BaseException) -> None:
-        """Fail every request in line: nobody hangs, and the limiter works on."""
+        """Fail every request in line. The limiter works on."""
         self._fail(error)
         self.look()
         if self.above is not None:
@@ -362,7 +357,7 @@ class Node(Supply):
         self.provider.closed()
 
     def disband(self, forked: bool) -> None:
-        """The loop is no longer used: every request in line fails, if its loop can still wake it."""
+        """Leave the loop: every request in line fails, if its loop can still wake it."""
         waker, self.waker = self.waker, None
         tickets, shared = list(self.line), self.line.turns is not None
         self.line = NOBODY
@@ -385,8 +380,7 @@ class Node(Supply):
         """Nanoseconds until a request made now would be granted, here and above, or less; None: unknown.
 
         ``ahead``: the permits before it in its own line, all in line by default; ``below``: the limit that has that line, if it is below.
-        It is exact in a line of its own where permits lie on a straight line. Where lines share a limit, those that are not there yet may
-        come before it: then it takes longer.
+        Where lines share a limit, it may take longer, because later requests of other lines may come first.
         """
         above = self.above
         if self.impossible(permits) is not None:
@@ -422,7 +416,7 @@ class Node(Supply):
             if place < _ESTIMATED:
                 try:
                     more = self.wait_for(ticket.wanted, self.now())
-                except Exception:  # of a strategy, a clock, or a store that is lost: those that left the line must be told
+                except Exception:  # of a strategy, clock or store: those that left the line must be told
                     more = None
             ticket.set_result(overdue(ticket.wanted, ticket.most_ns or 0, more))
         self.look()
@@ -435,7 +429,7 @@ class Node(Supply):
 
 
 def _take_all(path: list[tuple[Node, Permits, int]], late: int) -> tuple[int, Node | None]:
-    """Take from the limits of the path, the highest first, each booked since so long ago; from all or none.
+    """Take from all limits of the path or none, the highest first, each booked ``late`` ns ago.
 
     Returns the instant for which the lowest scheduled it, and None; or when it is due, and the limit that refused.
     """
@@ -466,13 +460,13 @@ def _limited_by(path: Taken) -> str | None:
 
 
 def undo(taken: Taken, look: bool = True) -> None:
-    """What a request took comes back, as it was not made, and the next moves up. A grant of before a reset stays spent."""
+    """Give back what a request took, as if it was not made. A grant from before a reset stays spent."""
     failed: Exception | None = None
     for limit, permits, instant in taken:
         limit.own_counters().cancelled += not limit.is_places  # a request for a place is one of the limit above
         try:
             limit.credit(permits, instant)
-        except Exception as error:  # of a strategy: the other limits get theirs back all the same
+        except Exception as error:  # of a strategy: the other limits still get theirs back
             failed = error
     if look:
         for limit, _, _ in taken:
@@ -482,7 +476,7 @@ def undo(taken: Taken, look: bool = True) -> None:
 
 
 def _stand_anew(limits: list[Node]) -> bool:
-    """Have the limits, each above the next, stand above anew. Returns that the next may be due."""
+    """Have the limits, each above the next, stand above again. Returns that the next may be due."""
     for limit in limits:
         limit._leave_above()
     for limit in reversed(limits):
@@ -491,7 +485,7 @@ def _stand_anew(limits: list[Node]) -> bool:
 
 
 def copy_of(error: BaseException) -> BaseException:
-    """Another instance of the error: raised in many tasks, a single one would collect the frames of them all."""
+    """Another instance of the error: a single one, raised in many tasks, would collect all their frames."""
     from copy import copy
 
     try:

@@ -1,7 +1,4 @@
-"""The part of a limit that grants at once: its permits, its own time, and how a permit that lies ready is taken, here and above.
-
-Knows nothing of how a rate is computed (it never multiplies or divides), or of what kind of loop runs.
-"""
+"""The part of a limit that grants at once: its permits, its own time, and how a permit that lies ready is taken, here and above."""
 
 from __future__ import annotations
 
@@ -38,11 +35,11 @@ _SAME_WAKE_UP_NS = 1_500_000  # the average distance of two wake-ups
 
 
 SAME = cast("Callable[[Permits], Permits]", int)
-"""For a limiter, which takes of the limit above what it takes here: the function that costs least. Of a `Visit` it makes plain permits."""
+"""For a limiter, which takes as much of the limit above as here: the fastest function. It turns a `Visit` into plain permits."""
 
 
 class Supply(Timeline):
-    """One scheduler, and what is granted at once. `Node` adds how those who wait in its line are granted."""
+    """One scheduler, and what is granted at once. `Node` adds the requests that wait."""
 
     __slots__ = (
         "above",
@@ -70,36 +67,32 @@ class Supply(Timeline):
     )
 
     above: Self | None
-    """The limit that this one shares with others."""
 
     def __init__(self, scheduler: Scheduler, catch_up: int, tree: Tree, name: str | None = None) -> None:
         super().__init__(tree.clock)
         claim("a limiter" if name is None else f"the limiter {name!r}", scheduler)
         self.scheduler: AnyScheduler = scheduler  # type: ignore[assignment]  # of permits of its kind
         self.permitted: AnyScheduler = self.scheduler
-        """Whom to ask for permits: the scheduler or, as long as that holds, what servers said."""
+        """The scheduler, or what servers said, as long as that holds."""
         self.catch_up: int = catch_up
-        """The most nanoseconds that are made up for when the loop is late."""
+        """The most ns that are made up for when the loop is late."""
         self.late: tuple[int, int] | None = None
-        """Up to when the last wake-up, which was late and left nobody in line, has served, and when it was; None: it was not, or is over.
+        """If the last wake-up was late and left nobody in line: the instant up to which it served, and its own.
 
-        What delayed it also delayed the callers right after it, and all callers while tasks that it woke have not gone on. They are booked
-        from that instant, at most `catch_up` back.
+        What delayed it also delayed the callers right after it, and all callers until the tasks that it woke go on. They are booked
+        from the first instant, at most `catch_up` back.
         """
         self.tree: Tree = tree
         self.name: str | None = name
-        """The name that users gave it."""
         self.on_event: Callable[[Event], object] | None = None
-        """Called with each `Event`."""
         self.provider: Provider = OWN
         self.max_waiting: tuple[int, Sequence[Self]] | None = None
-        """The most requests that may wait here and at these other limits; None: any number."""
+        """The most requests that may wait here and at these other limits."""
         own = scheduler._meter
         self.meter: Meter = PureMeter(ask=scheduler.take) if own is None else own
-        """The shortest way to a permit that lies ready.
+        """The shortest way to a permit that lies ready: open while there is no line, pause, close or quota of a server.
 
-        It is open while there is no line, pause, close or quota of a server, and the loop was seen to run its other tasks. Where both lie
-        straight, it takes of the limit above too.
+        Where permits lie on a straight line here and above, it takes of the limit above too.
         """
         self.unmetered: Permits = 0
         """Permits granted otherwise than by the meter."""
@@ -107,21 +100,20 @@ class Supply(Timeline):
         self.altered: bool = False
         """Whether its user has changed the rate since it was made."""
         self.is_places: bool = False
-        """Whether its permits are places: their requests are those of the limit above."""
+        """Its requests are those of the limit above."""
         self.closed: bool = False
         self.watch: Watch | None = None
-        """Who is told of requests that waited; None: nobody."""
+        """Told of requests that waited."""
         self.line: Line[Any] = NOBODY
-        """Who waits here."""
         self.above = None
         self.permits_above: Callable[[Permits], Permits] = SAME
         """How many of its permits a request takes."""
         self.resuming: int = 0
         """Grants from here whose tasks have not gone on yet."""
         self.since: int = 0
-        """The instant of the limit above since which the first here stands in line there."""
+        """The instant, of the limit above, since which the first stands there."""
         self.waited_above: Callable[[Permits], None] | None = None
-        """Told of the permits of a request here that waited for the limit above, just before they are granted."""
+        """Told of the permits of a request that waited above, before they are granted."""
 
     # Looking.
 
@@ -132,19 +124,18 @@ class Supply(Timeline):
 
     @property
     def wait_counters(self) -> Counters:
-        """The counters of waits and refusals, to be changed."""
+        """The counters of waits and refusals: of places, those of the limit above."""
         limit = self.above if self.is_places and self.above is not None else self
         return limit.own_counters()
 
     def own_counters(self) -> Counters:
-        """Its counters, to be changed: made by now."""
+        """Its counters, made when they are first changed."""
         if self.counters is NOTHING:
             self.counters = Counters()
         return self.counters
 
     @property
     def granted(self) -> Permits:
-        """Permits granted in all."""
         return self.unmetered + self.meter.grabs
 
     @property
@@ -154,10 +145,7 @@ class Supply(Timeline):
         return own if above is None or (own is not None and own < above) else above
 
     def impossible(self, permits: Permits) -> Exception | None:
-        """The error of a request that can never be granted, here or above: closed, or for more than is granted at once by now.
-
-        Amounts are compared by the dimensions.
-        """
+        """The error of a request that can never be granted, here or above. Amounts are compared by the dimensions."""
         most = self.scheduler.max_permits
         if self.closed:
             return closed(self.name)
@@ -166,7 +154,7 @@ class Supply(Timeline):
         return None if self.above is None else self.above.impossible(self.permits_above(permits))
 
     def _peek(self, permits: Permits, now: int, ahead: Permits) -> int:
-        """When the scheduler would grant them, once the present pause is over, which matters to one that follows the calendar."""
+        """When the scheduler would grant them once the present pause is over, which matters to a calendar."""
         scheduler, pause = self.permitted, self.pause_length
         if not pause:
             return scheduler.peek(permits, now, ahead)
@@ -201,8 +189,8 @@ class Supply(Timeline):
     ) -> tuple[int, tuple[tuple[Self, Permits, int], ...]] | None:
         """Take the permits here and above, or nowhere, if nobody is in line and they are due. They are wanted ``since`` then, or now.
 
-        ``seen``: a limit below has seen to it that its loop is used and turns.
-        Returns the instant for which they are scheduled, and what was taken; None if they were not.
+        ``seen``: a limit below has checked that its loop is used and turns.
+        Returns the instant for which they are scheduled, and what was taken; None if they are refused.
         """
         now, tree = self.now(), self.tree
         loop = tree.loop
@@ -264,7 +252,7 @@ class Supply(Timeline):
         return None if self.late is None else max(self.late[0], now - self.catch_up)
 
     def credit(self, permits: Permits, instant: int) -> None:
-        """Permits that were taken at that instant come back. Those of before a reset stay spent."""
+        """Take back permits that were taken at that instant. Those from before a reset stay spent."""
         counters = self.own_counters()
         if counters.reset_at is None or instant > counters.reset_at:
             counters.given_back += permits
@@ -277,7 +265,7 @@ class Supply(Timeline):
         self.tree.after(partial(emit, event, self.on_event))
 
     def skip(self, ns: int) -> None:
-        """Give up ``ns`` of the schedule, which fell due while a request waited: count it, and tell of it in the loop's next iteration."""
+        """Count ``ns`` of the schedule that are given up, and tell of them in the loop's next iteration."""
         counters, loop = self.own_counters(), self.tree.loop
         permits, counters.unused = self.scheduler.rate._permits_and_rest(ns, counters.unused)
         counters.skipped += permits
@@ -287,7 +275,7 @@ class Supply(Timeline):
             loop.post(partial(self.tell, Event("skipped", self.name, permits=permits)))
 
     def open_meter(self) -> None:
-        """Open the meter, or shut it if anything forbids it; after anything that matters to it."""
+        """Open the meter, or shut it if anything forbids it."""
         meter, loop, threads = self.meter, self.tree.loop, self.tree.threads
         meter.until = 0
         if self.permitted is not self.scheduler and self.held_at is None and self.permitted.ended(self.now()):  # type: ignore[attr-defined]
@@ -308,7 +296,7 @@ class Supply(Timeline):
 
 
 def take_none(path: Sequence[tuple[Supply, Permits, int]]) -> None:
-    """Take those back."""
+    """Give back what was taken."""
     for limit, permits, instant in path:
         limit.permitted.give_back(permits, instant, instant)
         limit.unmetered -= permits
