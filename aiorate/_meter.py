@@ -1,12 +1,11 @@
 """The meter: a permit that lies ready is had by one call, which reads the clock, compares and adds.
 
-While only single permits are asked for, four strategies are a straight line: a bucket, a pool with burst ratio 1, the ticks accumulator,
-and burst compensation with a strictness of 0 or 1. A permit is due at an instant, the next one some ticks later, and what lies idle for
-longer than the slack is cut off. The scheduler keeps that instant in its meter and nowhere else, and what was cut off is counted there.
+For single permits, four strategies are a straight line: a bucket, a pool with burst ratio 1, the ticks accumulator, and burst compensation
+with a strictness of 0 or 1. A permit is due at an instant, the next one some ticks (`Rate._ticks`) later, and what lies idle for longer
+than the slack is cut off. The scheduler keeps that instant in its meter and nowhere else.
 
-Time is counted in ticks, as everywhere in the schedulers (`Rate._ticks`). The meter that is compiled from ``_cmeter.c`` does the same,
-several times faster. It is optional, and the environment variable ``AIORATE_PURE=1`` leaves it out. Knows nothing of who waits, or of
-the reason for which it is shut.
+The meter that is compiled from ``_cmeter.c`` does the same, several times faster. It is optional, and the environment variable
+``AIORATE_PURE=1`` leaves it out.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
 
 
 FAR = 1 << 62
-"""An instant that no clock reaches, and a length of time in ns that none measures."""
+"""An instant that no clock reaches, in ns."""
 ENDLESS = inf
 """The slack of a line from which nothing is cut off."""
 NO_LINE = (1, 1, -inf, -1)
-"""In place of the numbers: the line is not straight, and no grab succeeds."""
+"""The numbers where the line is not straight, and no grab succeeds."""
 
 
 class PureLoopCheck:
@@ -38,12 +37,10 @@ class PureLoopCheck:
     __slots__ = ("thread", "try_until", "until")
 
     def __init__(self) -> None:
-        self.until: int = 0
-        """The reading of the clock before which nobody needs to ask; 0: everybody has to."""
+        self.until: int = 0  # the clock's reading before which nobody needs to ask; 0: everybody has to
         self.try_until: int = 0
-        """The same for callers that cannot let the loop turn, and only have to know that it is this one."""
-        self.thread: int = 0
-        """The thread in which the loop runs, for which alone this holds; 0: any thread."""
+        """The same for callers that cannot let the loop turn, and only need to know that it is this one."""
+        self.thread: int = 0  # the only thread for which this holds, which runs the loop; 0: any thread
 
 
 class PureMeter:
@@ -54,34 +51,26 @@ class PureMeter:
     def __init__(self, numbers: tuple[int, int, float, int] = NO_LINE, due: int | None = None, *, ask: Take | None = None) -> None:
         self.numbers: tuple[int, int, float, int] = numbers
         """`unit`, `cost`, `slack` and `kept`: ticks of a nanosecond, ticks from one permit to the next, the most ticks for which a permit
-        lies idle, and how many count where it lay idle for longer. Whole numbers; the slack may be `ENDLESS`."""
+        lies idle (or `ENDLESS`), and how many count if it lay idle for longer."""
         self.due: int | None = due
         """The tick at which the next permit is due; None: the schedule has not begun, and no grab succeeds."""
         self.ask: Take | None = ask
-        """A scheduler's `take`, for one whose permits lie on no straight line: asked for each permit. None: the permits lie on a line."""
-        self.until: int = 0
-        """The instant before which `grab` may take a permit; 0: it is shut."""
+        """The `take` of a scheduler whose permits lie on no straight line, called for each permit."""
+        self.until: int = 0  # the instant before which `grab` may take a permit; 0: it is shut
         self.check: PureLoopCheck | None = None
-        """What is known of the event loop; None: nothing that matters."""
         self.above: PureMeter | None = None
-        """The meter of a limit that is shared with others, from which each grab takes a permit too; None: there is none."""
-        self.offset: int = 0
-        """What the clock is ahead of the limiter's own time, in ns."""
+        """The meter of a limit that is shared with others, from which each grab takes a permit too."""
+        self.offset: int = 0  # what the clock is ahead of the limiter's own time, in ns
         self.since: int = FAR
-        """The instant since which callers wait, because a wake-up was late: permits lie idle until then only; `FAR`: it was not."""
+        """The instant since which callers wait because a wake-up was late: permits lie idle only until then."""
         self.read: Callable[[], int] = monotonic_ns
-        """The clock."""
-        self.grabs: int = 0
-        """The number of permits taken by `grab`."""
-        self.last: int = 0
-        """The instant of the last grab."""
-        self.cut: int = 0
-        """The ticks that were cut off by grabs."""
-        self.peak: int = -1
-        """The most ticks that a grab found idle since the scheduler has looked; -1: there was none."""
+        self.grabs: int = 0  # permits taken by `grab`
+        self.last: int = 0  # the instant of the last grab
+        self.cut: int = 0  # ticks that grabs cut off
+        self.peak: int = -1  # the most ticks that a grab found idle since the scheduler has looked; -1: there was none
 
     def grab(self, trying: bool = False, /) -> bool:
-        """Take one permit if it is due and the meter is open. Does what the scheduler's ``take(1, now, since)`` does.
+        """Take one permit, as the scheduler's ``take(1, now, since)`` does, if it is due and the meter is open.
 
         ``trying``: for a caller that cannot wait.
         """

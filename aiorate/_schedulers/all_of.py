@@ -1,7 +1,4 @@
-"""AllOf: a scheduler of several members, each of which must grant the same request.
-
-A request is scheduled for the latest instant that a member names. It is taken from all members at once or from none.
-"""
+"""AllOf: a scheduler of several members. A request is scheduled for the latest instant that a member names."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ class AllOf(Scheduler):
     __slots__ = ("_permitted", "members")
     members: tuple[Scheduler, ...]
     _permitted: tuple[Any, ...]
-    """Who is asked for permits: the members, each with what servers said of it."""
+    """The members, each with what servers said of it."""
 
     def __init__(self, *schedulers: Scheduler) -> None:
         if not schedulers:
@@ -52,11 +49,10 @@ class AllOf(Scheduler):
 
     @property
     def books_since(self) -> bool:  # type: ignore[override]
-        """Whether any member honours ``since``."""
         return any(member.books_since for member in self.members)
 
     def _shares(self, permits: Any) -> Iterable[tuple[Any, Any]]:
-        """Who is asked for the permits of a request, each with how many."""
+        """Which members a request takes from, and how many permits of each."""
         return [(part, permits) for part in self._permitted]
 
     # The members check what they are asked.
@@ -74,22 +70,18 @@ class AllOf(Scheduler):
         return at
 
     def give_back(self, permits: Any, now: int, taken: int | None = None) -> None:
-        """Give the permits back to every member."""
         for part, share in self._shares(permits):
             part.give_back(share, now, taken)
 
     def charge(self, permits: int, now: int) -> None:
-        """Charge every member."""
         for member in self.members:
             member.charge(permits, now)
 
     def _shift(self, ns: int) -> None:
-        """Have every member follow a pause of ``ns``."""
         for part in self._permitted:
             part._shift(ns)
 
     def reset(self, now: int) -> None:
-        """Reset all members."""
         for member in self.members:
             member.reset(now)
 
@@ -99,11 +91,9 @@ class AllOf(Scheduler):
         return least
 
     def _standings(self, now: int) -> list[Standing]:
-        """Those of all members."""
         return [standing for member in self._permitted for standing in member._standings(now)]
 
     def _rested(self, now: int) -> bool:
-        """Whether all members are."""
         return all(member._rested(now) for member in self._permitted)
 
     def bound(self, window: int, largest: int = 1) -> int | None:

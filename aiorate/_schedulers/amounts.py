@@ -9,36 +9,33 @@ if TYPE_CHECKING:
 
 
 class Amounts:
-    """Of one request, or the sum of several: how much of each dimension. No number: only sums and differences are defined."""
+    """How much of each dimension one request takes, or several together. Only sums and differences are defined."""
 
     __slots__ = ("_part", "names", "of", "requests", "waited_for")
 
     def __init__(self, names: tuple[str, ...], of: tuple[int, ...], requests: int = 1) -> None:
-        self.names: tuple[str, ...] = names
-        """Of the dimensions. Those of the limit itself come first."""
-        self.of: tuple[int, ...] = of
-        """The amounts, in the order of the names."""
+        self.names: tuple[str, ...] = names  # of the dimensions, those of the limit itself first
+        self.of: tuple[int, ...] = of  # the amounts, in the order of the names
         self.requests: int = requests
         self.waited_for: str | None = None
-        """The dimension that the request, or one before it in line, waited for; None: none."""
+        """The dimension that the request, or one before it in line, waited for."""
         self._part: Amounts | None = None
 
     def part(self, names: tuple[str, ...]) -> Amounts:
-        """The amounts of these dimensions; no request if they are all 0. Asked again, the same object."""
+        """The amounts of these dimensions, as the same object each time; no request if they are all 0."""
         if self._part is None:
             of = tuple([self[name] for name in names])
             self._part = Amounts(names, of, self.requests if any(of) else 0)
         return self._part
 
     def waited_above(self, name: str | None) -> None:
-        """The request waited for a limit above: a dimension of that name; None: for what its part waited for."""
+        """Note that it waited for a dimension above; None: for what its part waited for."""
         self.waited_for = name or (self._part is not None and self._part.waited_for) or self.waited_for
 
     def __getitem__(self, name: str) -> int:
         return self.of[self.names.index(name)]
 
     def by_name(self) -> dict[str, int]:
-        """The amounts, as users give them."""
         return dict(zip(self.names, self.of, strict=True))
 
     def __bool__(self) -> bool:
@@ -64,11 +61,11 @@ class Amounts:
 
 
 Permits = int | Amounts
-"""What a request takes of a limit: permits or, where there are dimensions, amounts. The sum of no requests is 0 in either case."""
+"""What a request takes of a limit: permits or, where there are dimensions, amounts. The sum of no requests is always 0."""
 
 
 def first_of(permits: Permits) -> int:
-    """The permits that count for a share: of several dimensions, those of the first."""
+    """The permits that count for a share: those of the first dimension."""
     return permits if isinstance(permits, int) else permits.of[0]
 
 
@@ -78,7 +75,7 @@ def count_of(permits: Permits) -> int:
 
 
 if TYPE_CHECKING:
-    # As a limit asks them, for permits or for amounts: its requests are of the kind that its scheduler takes.
+    # For a limit, whose requests are of the kind that its scheduler takes.
 
     class AnyScheduler(Scheduler):
         def take(self, permits: Permits, now: int, since: int | None = None) -> int: ...

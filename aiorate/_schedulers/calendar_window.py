@@ -1,6 +1,4 @@
-"""CalendarWindow: a number of permits per window of the calendar, such as a day. Knows nothing of loops or waiters.
-
-It knows the place of its instants on the calendar, and reads no clock after its construction.
+"""CalendarWindow: a number of permits per window of the calendar, such as a day. It reads the wall clock only when it is made.
 
 A day begins when its date is reached for the first time, and so do weeks, months and years. Clocks that go back to the evening before
 do not end it again, and where midnight is left out it begins at the change of the clocks.
@@ -63,7 +61,6 @@ class CalendarWindow(Window):
 
     @property
     def _described(self) -> str:
-        """The rate and the time zone, as text."""
         return f"{self.rate} in {self._tz}"
 
     def _edges(self, unix: int, count: int) -> list[int]:
@@ -111,7 +108,6 @@ class CalendarWindow(Window):
         self.rate, self._ends = rate, ends
 
     def reset(self, now: int) -> None:
-        """Forget all grants."""
         self._began = self._ends = self._last = now
         self._used = 0
 
@@ -127,7 +123,7 @@ class CalendarWindow(Window):
         hour, shortest = _HOUR * NS_PER_SECOND, self.rate._shortest_ns
         if shortest > hour and self._tz.utcoffset(None) is None:
             change = 2 * hour if shortest <= 24 * hour else 26 * hour  # an island that crosses the date line leaves out a day
-            shortest = max(shortest - change, hour)  # the least that a change of the clocks leaves
+            shortest = max(shortest - change, hour)
         return self.rate.permits * (1 + -(-window // shortest))
 
     def _earliest(self, permits: int, now: int, ahead: int = 0) -> int:
@@ -175,16 +171,16 @@ def _checked(rate: Rate) -> Rate:
 
 
 def _edge_after(unix: int, tz: tzinfo, rate: Rate, windows: int = 1) -> int:
-    """The first edge of the rate's windows after that Unix time, or the one that comes that many windows after an edge; in ns."""
+    """The first edge of the rate's windows after that Unix time, or the one that many windows after an edge; in ns."""
     period, from_second = rate.period_ns, unix // NS_PER_SECOND
     try:
         if period < _DAY * NS_PER_SECOND:
-            if windows > 1:  # from the middle of the window before, which is inside it whatever the clocks were changed by
+            if windows > 1:  # from the middle of the window before, which no change of the clocks moves out of it
                 from_second = (unix + (windows - 1) * period + (period - 1) // 2) // NS_PER_SECOND
             edge = _edge_in_day(from_second, datetime.fromtimestamp(from_second, tz), period // NS_PER_SECOND)
         else:
             day, edge = datetime.fromtimestamp(from_second, tz).date(), from_second
-            while edge <= from_second:  # more than once where the clocks went back over midnight, and that window has begun before
+            while edge <= from_second:  # again where the clocks went back over midnight, and that window has begun before
                 day = _first_day(day, rate, windows)
                 edge = _beginning(day, tz)
     except _NO_CALENDAR:
@@ -193,7 +189,7 @@ def _edge_after(unix: int, tz: tzinfo, rate: Rate, windows: int = 1) -> int:
 
 
 def _first_day(day: date, rate: Rate, windows: int) -> date:
-    """The first day of the window that comes that many after the one to which that day belongs."""
+    """The first day of the window that comes that many after the day's own."""
     if rate._months:
         years, month = divmod(day.month - 1 - (day.month - 1) % rate._months + windows * rate._months, 12)
         return date(day.year + years, month + 1, 1)

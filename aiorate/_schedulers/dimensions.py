@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Dimensions(AllOf):
-    """Grants a request when every dimension grants its amount, and takes from all of them or none. Its permits are `Amounts`.
+    """Grants a request when every dimension grants its amount. Its permits are `Amounts`.
 
-    A request that is refused notes the dimension for which it waits, and one that stood in line behind it has that note too.
+    A refused request notes the dimension for which it waits, and so do those behind it in line.
     """
 
     __slots__ = ("_waited", "names")
     max_permits: int | None = None  # pyright: ignore[reportIncompatibleMethodOverride]
-    """None: a request counts as 1. Its amounts are compared with those of the dimensions."""
+    """None: the amounts are compared with those of the dimensions."""
 
     def __init__(self, parts: dict[str, Scheduler]) -> None:
         self.names: tuple[str, ...] = tuple(parts)
@@ -35,12 +35,11 @@ class Dimensions(AllOf):
         return self.members[0].rate
 
     def available_of(self, name: str, now: int) -> int:
-        """How much of that dimension is available."""
         available: int = self._permitted[self.names.index(name)].available(now)
         return available
 
     def _shares(self, permits: Any) -> list[tuple[Any, int]]:
-        """The dimensions of which it takes more than 0, and how much. Others, of limits above, come after them."""
+        """The dimensions of which it takes more than 0, and how much. Those of limits above come last."""
         return [(part, amount) for part, amount in zip(self._permitted, permits.of, strict=False) if amount]
 
     # The members check the amounts.
@@ -64,7 +63,7 @@ class Dimensions(AllOf):
         return latest
 
     def correct(self, more: Amounts, now: int, taken: int) -> None:
-        """Charge how much more a request used than it took at that instant. Less (below 0) comes back by receipt."""
+        """Charge how much ``more`` a request used than it took at that instant. Less (below 0) comes back by receipt."""
         for part, amount in zip(self._permitted, more.of, strict=False):
             if amount > 0:
                 part.charge(amount, now)
@@ -72,16 +71,16 @@ class Dimensions(AllOf):
                 part.give_back(-amount, now, taken)
 
     def cap(self, name: str, quota: Quota, paused: bool, now: int, held_for: int, in_flight: int) -> None:
-        """Heed what a server said is left of that dimension; see `ServerQuotas.heed`."""
+        """As `ServerQuotas.heed`, for that dimension."""
         permitted, place = list(self._permitted), self.names.index(name)
         permitted[place] = heeding(permitted[place], quota, paused, now, held_for, in_flight)
         self._permitted = tuple(permitted)
 
     def _shift(self, ns: int) -> None:
         super()._shift(ns)
-        self._waited = 0, None  # who waits for the end of a pause does not wait for what was granted before, at the same instant
+        self._waited = 0, None  # who waits for the end of a pause does not wait for what was granted at the same instant
 
     def reset(self, now: int) -> None:
-        """Reset all dimensions, and forget what servers said, which a new budget would not know."""
+        """Reset all dimensions, and forget what servers said."""
         super().reset(now)
         self._permitted = self.members

@@ -1,7 +1,7 @@
 """The Scheduler interface, its laws and its defaults, and the checks that all strategies share.
 
-A scheduler is a few integers that answer one question: *when may a request for n permits go?*
-It knows no loop, no clock and no waiter. The caller passes the instant in, in whole nanoseconds on any monotonic origin.
+A scheduler answers one question: *when may a request for n permits go?* It knows no loop, no clock and no waiter.
+The caller passes the instant in, in whole nanoseconds on any monotonic origin.
 
 The laws, which `aiorate.testing.check_scheduler` tries on any scheduler:
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 NOBODY_KNOWS = 1 << 198
-"""An answer of `Scheduler.take` in place of an instant. The limiter sets no timer, and is told when the answer changes."""
+"""Returned by `Scheduler.take` instead of an instant. The limiter sets no timer, and is told when the answer changes."""
 
 
 class Scheduler(ABC):
@@ -60,10 +60,8 @@ class Scheduler(ABC):
     """Whether `take` honours ``since``. If not, the limiter's guarantee needs no allowance for a late event loop."""
     members: tuple[Scheduler, ...] = ()
     """The schedulers of which this one consists."""
-    _owner: str
-    """The limiter to which it belongs; see `claim`."""
-    _shown: tuple[str, ...] = ()
-    """The attributes that its ``repr()`` shows besides the rate."""
+    _owner: str  # see `claim`
+    _shown: tuple[str, ...] = ()  # the attributes that its ``repr()`` shows after the rate
 
     @property
     def _meter(self) -> Meter | None:
@@ -116,7 +114,7 @@ class Scheduler(ABC):
         """
 
     def _bound_when_late(self, window: int, largest: int, late: int) -> int | None:
-        """The `bound` where requests are booked up to ``late`` ns before their grant; of several members, the least of theirs."""
+        """The `bound` where requests are booked up to ``late`` ns before their grant."""
         parts = self.members or (self,)
         bounds = [part.bound(window + late if part.books_since else window, largest) for part in parts]
         return min([bound for bound in bounds if bound is not None], default=None)
@@ -182,7 +180,7 @@ class Scheduler(ABC):
 
 
 class Metered(Scheduler):
-    """One of which a meter takes single permits: a grab of a meter is a take of one permit.
+    """One of which a meter takes single permits.
 
     The subclass keeps the instant of its next permit in `_line.due`, in ticks, and sets ``_metered_take = take`` below its own `take`.
     """
@@ -192,22 +190,22 @@ class Metered(Scheduler):
     _line: Meter
     """The next permit. A grab does what ``take(1, now)`` does, or nothing."""
     _latest: Any
-    """What undoes the latest takes, their instant first; None: they stand, as all do before a grab."""
+    """What undoes the latest takes, their instant first; None: they stand."""
 
     _metered_take: Callable[..., int] = Scheduler.take
 
     @property
     def _meter(self) -> Meter | None:
-        """The line, unless it is not straight, or a subclass or an attribute takes permits in another way."""
+        """The line, if it is straight, and no subclass or attribute takes permits in another way."""
         return self._line if self.take == self._metered_take and self._line.numbers != NO_LINE else None
 
     def _heed_grabs(self) -> None:
-        """There were grabs since the last call. All takes before them stand."""
+        """Note the grabs since the last call. All takes before them stand."""
         self._latest, self._line.peak = None, -1
 
 
 def claim(owner: str, *schedulers: Scheduler) -> None:
-    """Give them to one limiter, or to one scheduler of several. ValueError if one has an owner: each would spend the other's permits."""
+    """Give them to one owner. ValueError if one has an owner already: each would spend the other's permits."""
     for scheduler in schedulers:
         other = getattr(scheduler, "_owner", None)
         if other or (len(schedulers) > 1 and schedulers.count(scheduler) > 1):
@@ -218,7 +216,7 @@ def claim(owner: str, *schedulers: Scheduler) -> None:
 
 
 def check_ask(call: str, permits: int, now: int, other: int | None = None, most: int | None = None) -> None:
-    """Raise TypeError or ValueError for wrong arguments of `Scheduler.take`, `peek` or `give_back`. ``other``: ``since`` or ``taken``."""
+    """Check the arguments of `Scheduler.take`, `peek` or `give_back`. ``other``: ``since`` or ``taken``."""
     right = type(now) is int and isinstance(permits, int) and permits > 0 and permits is not True and (most is None or permits <= most)
     if right and (other is None or type(other) is int):
         return  # in a third of the time of the checks below
@@ -245,6 +243,6 @@ def check_ns(what: str, ns: int, least: int | None = None) -> None:
 
 
 def check_window(window: int, largest: int) -> None:
-    """Raise TypeError or ValueError for wrong arguments of `Scheduler.bound`."""
+    """Check the arguments of `Scheduler.bound`."""
     check_ns("bound(window)", window, least=1)
     check_permits("bound(largest)", largest)

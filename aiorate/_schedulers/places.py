@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 
 
 class Visit(int):
-    """The permits of a request that takes a place of each limiter on its way too, and keeps it until it leaves."""
+    """The permits of a request that also takes a place of each limiter on its way, and keeps it until it leaves."""
 
     __slots__ = ()
 
 
 class Places(Scheduler):
-    """Grants each `Visit` a free place, and refuses until one is given back. Time and other requests change nothing. A request takes one
-    place, whatever it takes of the limit above.
+    """Grants each `Visit` one free place, whatever it takes of the limit above. Other requests change nothing.
 
     In a child process after a fork all places are free, because their holders are in the parent and leave there.
     """
@@ -36,7 +35,7 @@ class Places(Scheduler):
         self.rate: Rate = Rate(size)  # without meaning, but every scheduler has one
         self.used: int = 0
         self.holder: Callable[[], object | None] | None = None
-        """The holder of the only place, if there is just one: a weak reference, since a holder that is collected leaves."""
+        """Of a single place: a weak reference to its holder, which leaves if it is collected."""
         self._process = os.getpid()
 
     def take(self, permits: int, now: int, since: int | None = None) -> int:
@@ -51,13 +50,11 @@ class Places(Scheduler):
         return now if not isinstance(permits, Visit) or (self.used < self.size and not ahead) else NOBODY_KNOWS
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Free the place of a `Visit`."""
         if isinstance(permits, Visit):
             self.holder = None
             self.used = max(0, self.used - 1)
 
     def available(self, now: int) -> int:
-        """The free places."""
         self.peek(1, now)
         return self.size - self.used
 

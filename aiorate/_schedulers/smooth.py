@@ -1,7 +1,6 @@
-"""Strategies that store unused time: SmoothBursty, SmoothWarmingUp. They differ in the price of a stored permit: nothing, or more than
-a fresh one.
+"""Strategies that store unused time, from Guava: SmoothBursty, SmoothWarmingUp.
 
-From Guava's SmoothBursty and SmoothWarmingUp, and from the stored-permits limiter that caps the store in permits.
+A stored permit costs nothing with the first, and more than a fresh one with the second.
 """
 
 from __future__ import annotations

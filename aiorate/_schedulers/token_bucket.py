@@ -51,16 +51,12 @@ class Stored(Metered):
     __slots__ = ("_at_first", "_initial", "_last", "_over", "_peaks", "_plan")
     rate: Rate
     _plan: tuple[int, int, int, int, int, int]
-    _at_first: int
-    """The level before the schedule begins."""
-    _last: Any
-    """The instant up to which it is filled; None: the schedule has not begun."""
-    _over: int
-    """What has overflowed and has not returned."""
+    _at_first: int  # the level before the schedule begins
+    _last: Any  # the instant up to which it is filled; None: the schedule has not begun
+    _over: int  # what has overflowed and has not returned
     _latest: tuple[int, int, int, int, Any] | None
     """Of the takes at the latest instant: that instant, their permits, and the state before them: due, overflow, and filled up to."""
-    _peaks: list[tuple[int, int]] | None
-    """Levels found by takes: instants ascend, levels descend; None: no take was noted."""
+    _peaks: list[tuple[int, int]] | None  # levels found by takes: instants ascend, levels descend; None: no take was noted
 
     def _setup(self, plan: Plan, initial: int, start: int | None) -> None:
         """Hold that many permits at first."""

@@ -48,22 +48,14 @@ class Node(Supply):
 
     def __init__(self, scheduler: Scheduler, catch_up: int, tree: Tree, name: str | None = None) -> None:
         super().__init__(scheduler, catch_up, tree, name)
-        self.waker: Waker | None = None
-        """Makes the tickets of its line; None: nobody has waited in it."""
-        self.keeps: object = None
-        """The limiter that it shares, which might be evicted if nobody held it."""
-        self.used: int = 0
-        """Of a key: how often any key had been used, or what the clock read, when it was used last."""
-        self.flow: Flow | None = None
-        """This limit among those that share the one above."""
-        self.standing: Ticket | Node | None = None
-        """The first here, which stands in the line above."""
-        self.wanted: Permits = 0
-        """Its permits there."""
-        self.due: int | None = None
-        """When the first is due here; None: unknown, as while paused."""
-        self.wake_at: int | None = None
-        """The clock's reading at which the tree looks here; None: it does not."""
+        self.waker: Waker | None = None  # makes the tickets of its line; None: nobody has waited in it
+        self.keeps: object = None  # the limiter that it shares, which might be evicted if nobody held it
+        self.used: int = 0  # of a key: how often any key had been used, or what the clock read, when it was used last
+        self.flow: Flow | None = None  # this limit among those that share the one above
+        self.standing: Ticket | Node | None = None  # the first here, which stands in the line above
+        self.wanted: Permits = 0  # its permits there
+        self.due: int | None = None  # when the first is due here; None: unknown, as while paused
+        self.wake_at: int | None = None  # the clock's reading at which the tree looks here; None: it does not
         self._serving = False
 
     def share(self, above: Self, permits_above: Callable[[Permits], Permits] = SAME) -> None:

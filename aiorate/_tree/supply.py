@@ -72,10 +72,8 @@ class Supply(Timeline):
         super().__init__(tree.clock)
         claim("a limiter" if name is None else f"the limiter {name!r}", scheduler)
         self.scheduler: AnyScheduler = scheduler  # type: ignore[assignment]  # of permits of its kind
-        self.permitted: AnyScheduler = self.scheduler
-        """The scheduler, or what servers said, as long as that holds."""
-        self.catch_up: int = catch_up
-        """The most ns that are made up for when the loop is late."""
+        self.permitted: AnyScheduler = self.scheduler  # the scheduler, or what servers said, as long as that holds
+        self.catch_up: int = catch_up  # the most ns that are made up for when the loop is late
         self.late: tuple[int, int] | None = None
         """If the last wake-up was late and left nobody in line: the instant up to which it served, and its own.
 
@@ -94,24 +92,17 @@ class Supply(Timeline):
 
         Where permits lie on a straight line here and above, it takes of the limit above too.
         """
-        self.unmetered: Permits = 0
-        """Permits granted otherwise than by the meter."""
+        self.unmetered: Permits = 0  # permits granted otherwise than by the meter
         self.counters: Counters = NOTHING
-        self.altered: bool = False
-        """Whether its user has changed the rate since it was made."""
-        self.is_places: bool = False
-        """Its requests are those of the limit above."""
+        self.altered: bool = False  # whether its user has changed the rate since it was made
+        self.is_places: bool = False  # its requests are those of the limit above
         self.closed: bool = False
-        self.watch: Watch | None = None
-        """Told of requests that waited."""
+        self.watch: Watch | None = None  # told of requests that waited
         self.line: Line[Any] = NOBODY
         self.above = None
-        self.permits_above: Callable[[Permits], Permits] = SAME
-        """How many of its permits a request takes."""
-        self.resuming: int = 0
-        """Grants from here whose tasks have not gone on yet."""
-        self.since: int = 0
-        """The instant, of the limit above, since which the first stands there."""
+        self.permits_above: Callable[[Permits], Permits] = SAME  # how many of its permits a request takes
+        self.resuming: int = 0  # grants from here whose tasks have not gone on yet
+        self.since: int = 0  # the instant, of the limit above, since which the first stands there
         self.waited_above: Callable[[Permits], None] | None = None
         """Told of the permits of a request that waited above, before they are granted."""
 
