@@ -57,25 +57,24 @@ for _error in (LimiterError, WaitTooLong, LineFull, LimiterClosed, EngineUnavail
 
 
 def kind_of(value: object) -> str:
-    """The name of the value's type, for an error; of a class, "the class" and its name."""
+    """The value's type, as an error names it."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def shown(value: object) -> str:
-    """The value, for an error: its ``repr()``, but not too long."""
+    """The value's ``repr()``, for an error, but not too long."""
     return f"an int of {value.bit_length()} bits" if isinstance(value, int) and abs(value) >= 10**30 else repr(value)[:80]
 
 
 def called(what: str, value: object) -> str:
-    """A call as it was written, for an error: of ``"Limiter(catch_up)"`` and -1, ``"Limiter(catch_up=-1)"``; of ``"acquire()"`` and 0,
-    ``"acquire(0)"``."""
+    """A call as it was written: of ``"Limiter(catch_up)"`` and -1, ``"Limiter(catch_up=-1)"``; of ``"acquire()"`` and 0, ``"acquire(0)"``."""
     if not what.endswith(")"):
         return f"{what}: {shown(value)}"
     return f"{what[:-1]}{'' if what.endswith('()') else '='}{shown(value)})"
 
 
 def no_copy(self: object) -> NoReturn:
-    """Refuse a copy of what can be shared only."""
+    """Refuse a copy of what can only be shared."""
     raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: the copy would grant the same permits again. Share it.")
 
 

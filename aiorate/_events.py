@@ -1,4 +1,4 @@
-"""What the callbacks of users are told: of events, each of which is a log record under ``aiorate`` too, and of requests that waited."""
+"""What users' callbacks get: events, each of which is also a log record under ``aiorate``, and requests that waited."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Waited:
 
 
 def emit(event: Event, on_event: Callable[[Event], object] | None) -> None:
-    """Log the event, and call back. Exceptions of the callback are logged and go no further."""
+    """Log the event, and call back. Exceptions of the callback are only logged."""
     level, _ = _KINDS[event.kind]
     if _logger.isEnabledFor(level):
         extra = {f"aiorate_{name}": value for name, value in asdict(event).items() if name != "rate" or value is not None}

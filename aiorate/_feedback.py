@@ -1,4 +1,4 @@
-"""What a server says of its limits, as a limiter heeds it. `aiorate.http.read_feedback` reads it from a response."""
+"""What a server says of its limits, as `aiorate.http.read_feedback` reads it from a response."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Feedback:
 
 
 def check_feedback(feedback: Feedback) -> None:
-    """Raise TypeError unless it is what `aiorate.http.read_feedback` returns. Its values have been checked."""
+    """Raise TypeError unless it is a `Feedback`, which has checked its values."""
     if not isinstance(feedback, Feedback):
         raise TypeError(f"observe() takes an aiorate.http.Feedback, as read_feedback(status, headers) returns, not {kind_of(feedback)}.")
 

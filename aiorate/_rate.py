@@ -1,7 +1,6 @@
 """Rates, and every conversion between permits, seconds and nanoseconds.
 
-Knows neither what time it is nor that anything waits. All arithmetic is on whole numbers, and a float is read as it is written
-(0.3 is three tenths), so 3 per second never drifts.
+All arithmetic is on whole numbers, and a float is read as it is written (0.3 is three tenths), so 3 per second never drifts.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ NS_PER_SECOND = 1_000_000_000
 _DAY_NS = 86_400 * NS_PER_SECOND
 _WRITTEN_DIGITS = 15  # a float with more digits is the result of a computation
 _WHOLE_FLOATS = 2**53  # below it, a whole float is the number that is written
-NO_BOUND = "None (no bound)"  # what an error says besides of a duration that may be None
+NO_BOUND = "None (no bound)"  # for errors about a duration that may be None
 _SHORT = 10**6  # seconds: below it, a float times 10**9 is within a quarter of what is written
 _PLACES = 4  # after the point of a rate that is shown
 MOST_DIGITS = 400  # numbers outside 1e-400 to 1e400 are refused, because their arithmetic would take minutes
@@ -70,9 +69,9 @@ class Rate:
     """Permits per period, a whole number."""
     period_ns: int
     """Length of the period in nanoseconds, a whole number."""
-    _ticks: tuple[int, int]  # for exact arithmetic: the least whole numbers of ticks for a nanosecond and for a permit
-    _is_whole: bool  # whether it was given as whole permits per whole nanoseconds. If not, as in ``Rate(0.3)``, the period is longer
-    _months: int  # those of its period, which then has no fixed length: `period_ns` is that of the longest such months. 0: none
+    _ticks: tuple[int, int]  # for exact arithmetic: the least whole numbers of ticks of a nanosecond and of a permit
+    _is_whole: bool  # whether it was given as whole permits per whole nanoseconds, unlike ``Rate(0.3)``
+    _months: int  # of its period, which then has no fixed length: `period_ns` is that of the longest such months
 
     def __init__(self, permits: Number, per: Duration = 1) -> None:
         n, n_den = exact(permits, "Rate(permits)")
@@ -106,14 +105,14 @@ class Rate:
 
     @classmethod
     def _of(cls, value: Rate | str | Number) -> Rate:
-        """As `of`, and of months too."""
+        """As `of`, with months too."""
         return value if isinstance(value, Rate) else read_rate(value, True) if isinstance(value, str) else cls(value)
 
     @classmethod
     def _exactly(
         cls, permits: int, period_ns: int, permits_den: int = 1, period_den: int = 1, months: int = 0, is_whole: bool = True
     ) -> Rate:
-        """``permits / permits_den`` per ``period_ns / period_den``: whole numbers that the caller has checked."""
+        """``permits / permits_den`` per ``period_ns / period_den``, which the caller has checked."""
         rate = object.__new__(cls)
         rate._keep(permits, permits_den, period_ns, period_den, months, is_whole)
         return rate
@@ -151,7 +150,7 @@ class Rate:
         return ns * self.permits // self.period_ns
 
     def _permits_and_rest(self, ns: int, rest: int) -> tuple[int, int]:
-        """Whole permits that a duration and an earlier rest are worth, and the new rest."""
+        """Whole permits of a duration and an earlier rest, and the new rest."""
         return divmod(ns * self.permits + rest, self.period_ns)
 
     def _slower_than(self, other: Rate) -> bool:
@@ -190,7 +189,7 @@ class Rate:
 
 @lru_cache(maxsize=256)
 def read_rate(text: str, calendar: bool = False) -> Rate:
-    """The rate that a text names. ``calendar``: also of months. Once for each text, because the limits of all keys have the same few."""
+    """The rate that a text names. ``calendar``: also of months. Cached, because the limits of all keys have the same few texts."""
     match = re.fullmatch(_TEXT, text.strip(), re.ASCII | re.IGNORECASE)
     unit = (match[3] or "s").lower() if match else ""
     months = _MONTHS.get(unit.removesuffix("s"), 0) if calendar else 0
@@ -225,7 +224,7 @@ def exact(value: Number, what: str, also: str = "") -> tuple[int, int]:
     if isinstance(value, int) and not isinstance(value, bool):
         fits = -_MOST < value < _MOST
     else:
-        from decimal import Decimal  # as slow as importing all of aiorate, and not needed for whole numbers
+        from decimal import Decimal  # as slow as importing all of aiorate
         from fractions import Fraction
 
         if isinstance(value, bool) or not isinstance(value, (float, Decimal, Fraction)):
@@ -241,7 +240,7 @@ def exact(value: Number, what: str, also: str = "") -> tuple[int, int]:
 
 
 def ratio_of(value: Number, what: str) -> tuple[int, int]:
-    """As `exact`, of a ratio of 1 or more. ``what`` is the call and the argument, as in ``"BurstRatio(ratio"``."""
+    """As `exact`, of a ratio of 1 or more. ``what`` is like ``"BurstRatio(ratio"``."""
     num, den = exact(value, f"{what})")
     if num < den:
         raise ValueError(f"{what}={value!r}) must be 1 or more; 1 means no catching up.")
@@ -274,10 +273,9 @@ def exact_seconds(value: Duration, what: str, also: str = "") -> tuple[int, int]
 
 
 def duration_to_ns(value: Duration, what: str, also: str = "") -> int:
-    """A duration of 0 or more, a number of seconds or a timedelta, to the nearest whole nanosecond.
+    """A duration of 0 or more, in seconds or as a timedelta, to the nearest whole nanosecond.
 
-    All public arguments that are durations are read here. Raises ValueError or TypeError that begins with ``what``. ``also`` names
-    other values in the message, as in ``"None (no bound)"``.
+    Raises ValueError or TypeError that begins with ``what``. ``also`` names other values in the message, as `NO_BOUND` does.
     """
     if type(value) in (float, int) and 0 <= value < _SHORT:  # type: ignore[operator]  # in a sixth of the time of the exact way
         ns: float = value * NS_PER_SECOND  # type: ignore[assignment]
@@ -291,7 +289,7 @@ def duration_to_ns(value: Duration, what: str, also: str = "") -> int:
 
 
 def ns_to_seconds(ns: int) -> float:
-    """Nanoseconds in seconds, as a float. Infinite where a float cannot hold it."""
+    """Nanoseconds in seconds. Infinite where a float cannot hold it."""
     return as_float(ns, NS_PER_SECOND)
 
 

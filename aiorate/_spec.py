@@ -1,4 +1,4 @@
-"""RateSpec: a notation of rates with a burst ratio and a verb. Knows neither the time nor the limiter that acts on the verb."""
+"""RateSpec: a notation of rates with a burst ratio and a verb."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What servers said of their quotas, beside a strategy: a number of permits until a window ends, or a bucket that they refill.
+"""What servers said of their quotas: a number of permits until a window ends, or a bucket that they refill.
 
-It only ever lowers what is available, and a server has counted the grants before it spoke, so only later ones can come back.
+It only ever lowers what a strategy has available. A server has counted the grants before it spoke, so only later ones can come back.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ _PLENTY = _NO_END = 1 << 198  # permits where a quota is over; and when a bucket
 
 
 class _Remainder:
-    """What a server said of a quota at an instant of the limiter's. It is asked as a member of an `AllOf` is.
+    """What a server said of a quota. It is asked as a member of an `AllOf` is.
 
-    A window allows what is left until it ends, and anything afterwards. A bucket never ends. It is an estimate of the server's, from what
-    that said and what was taken here since: OpenAI and Anthropic tell how much is left, how much a full bucket holds, and in how many
-    seconds it will be full. So it holds ``left`` at ``at`` and gains ``size - left`` in ``full_in`` ns. A level is a whole number of
-    permits times ``full_in``.
+    A window allows what is left until it ends, and anything afterwards. A bucket never ends. It is an estimate of the server's: OpenAI and
+    Anthropic tell how much is left, how much a full bucket holds, and in how many seconds it will be full. So it holds ``left`` at ``at``
+    and gains ``size - left`` in ``full_in`` ns. A level is a whole number of permits times ``full_in``.
 
     Responses overtake each other, and a server has not counted the requests that are still on their way to it. So the level of a bucket is
-    between what the server said and that less the grants of the last seconds. The level here stays if it lies in between, and moves
-    to the nearer end if not.
+    between what the server said and that less the grants of the last seconds. The level here moves to the nearer end if it lies outside.
     """
 
     __slots__ = (
@@ -50,9 +48,9 @@ class _Remainder:
         self._heed(left, size, gain, full_in, now)
 
     def tell(self, left: int, size: int, full_in: int, now: int, at: int, error: int, in_flight: int) -> None:
-        """Heed another word of a bucket. ``now`` is the limiter's instant, and ``at`` the same in time that no pause holds up.
+        """Follow a later report of a bucket. ``now`` is the limiter's instant, and ``at`` the same in time that no pause holds up.
 
-        The earlier rate stays if that tells none: the bucket is full or will be at once, or ``full_in`` is not known within a tenth.
+        The earlier rate stays if the report tells none: the bucket is full or soon will be, or ``full_in`` is not known within a tenth.
         """
         self._advance(at)
         left = min(left, size)
@@ -81,11 +79,10 @@ class _Remainder:
             self._at = now
 
     def _rested(self, now: int) -> bool:
-        """Whether it is full or over, and refuses nothing at ``now``."""
+        """Whether it is full or over."""
         return self.available(now) >= self._size
 
     def available(self, now: int) -> int:
-        """The number of permits that are left, 0 or more."""
         if now >= self.until:
             return _PLENTY
         level = self.level + max(0, now - self._at) * self._gain
@@ -107,7 +104,7 @@ class _Remainder:
         return now if since is None else since
 
     def give_back(self, permits: int, now: int, taken: int | None) -> None:
-        """Count permits that were granted at ``taken`` and not used. The level never exceeds what the server said."""
+        """Take back permits that were granted at ``taken``. The level never exceeds what the server said."""
         if taken is None or taken >= self.until:
             return
         self._advance(now)
@@ -128,9 +125,8 @@ class _Remainder:
 class ServerQuotas(AllOf):
     """A strategy that grants at most what a server said is left of its windows and in its buckets.
 
-    Asked in place of the strategy for permits and for what is left, and for nothing else. A window allows ``left`` permits before
-    ``until``, and further windows hold beside the first: 2 in this second and 50 in this minute. A request for more than is left goes
-    when the last window that forbids it ends. A bucket holds until the server says more of it.
+    It is asked instead of the strategy for permits and for what is left, and for nothing else. Several windows can hold together: 2 in
+    this second and 50 in this minute. A request for more than is left goes when the last window that forbids it ends.
     """
 
     __slots__ = ("_buckets", "_windows")
@@ -141,7 +137,7 @@ class ServerQuotas(AllOf):
         self._buckets: dict[str, _Remainder] = {}
 
     def heed(self, quota: Quota, paused: bool, now: int, held_for: int, in_flight: int) -> None:
-        """Heed what is left of a quota. Its time runs from now, also in a pause that has lasted ``held_for``.
+        """Follow what is left of a quota. Its time runs from now, even in a pause that has lasted ``held_for``.
 
         ``paused``: the response names a pause, which covers a window of requests of which nothing is left: a shorter Retry-After wins over
         the reset (draft-ietf-httpapi-ratelimit-headers-11, section 7).
@@ -167,10 +163,9 @@ class ServerQuotas(AllOf):
     def lower(self, left: int, now: int, until: int, in_flight: int = 0) -> None:
         """Grant at most ``left`` permits before ``until``, besides what was said before.
 
-        The server may not have counted the permits in flight. A window that ends at about the same time, and agrees with what was counted
-        or not, is the same one, and knows better: grants were counted here.
-
-        Of more than 32 windows that differ, the last and the new one become one: the lesser, until the later end.
+        The server may not have counted the permits in flight. A window that ends at about the same time, and may agree with that, is the
+        same one, and knows better: grants were counted here. If more than 32 windows differ, the last and the new one become one: the
+        lesser, until the later end.
         """
         windows = self._windows
         same = [window for window in windows if until - window.until < window.until - now]
@@ -181,7 +176,7 @@ class ServerQuotas(AllOf):
         if any(window.level <= left and window.until >= until for window in windows):
             return
         agree = [(window.level, window.doubted) for window in same if left - in_flight <= window.level <= left]
-        # One at least, whose response says what has become of the others.
+        # At least one, whose response says what became of the others.
         known = max(min(left, 1), left - in_flight)
         left, doubted = agree[0] if agree else (known, left - known)
         windows[:] = [window for window in windows if window.until > now and not (window.level >= left and window.until <= until)]
@@ -200,8 +195,8 @@ class ServerQuotas(AllOf):
         in time that no pause holds up. It says nothing if the bucket has no size, or is new here, and is full or may be.
         """
         buckets = self._buckets
-        # A time that is not known within a tenth is taken for the shortest that it can be. A long one means that the bucket is nearly
-        # empty, and its rate is known. A short one means that it is nearly full, and a rate much too low would cost more than one too high.
+        # A time that is not known within a tenth is taken as the shortest that it can be. If it is short, the bucket is nearly full, and
+        # a rate much too low would cost more than one too high.
         told = full_in if full_in >= _EXACT * error else full_in - error
         if not size or (name not in buckets and (left >= size or told <= 0)):
             return
@@ -214,11 +209,11 @@ class ServerQuotas(AllOf):
         self._permitted = (*self.members, *self._windows, *buckets.values())
 
     def ended(self, now: int) -> bool:
-        """Whether the strategy can stand alone again: all windows are over. A bucket may be the smaller one for ever."""
+        """Whether the strategy can stand alone again. A bucket never ends, because it may be smaller than the strategy."""
         return not self._buckets and all(now >= window.until for window in self._windows)
 
     def left(self, now: int) -> int | None:
-        """The permits that the server leaves at ``now``; None: nothing that it said holds any longer."""
+        """The permits that the server leaves at ``now``; None: nothing that it said still holds."""
         left = min([quota.available(now) for quota in self._permitted[1:]], default=_PLENTY)
         return None if left == _PLENTY else left
 
@@ -246,7 +241,7 @@ class ServerQuotas(AllOf):
 
 
 def heeding(asked: Scheduler, quota: Quota, paused: bool, now: int, held_for: int, in_flight: int) -> Scheduler:
-    """Who is to be asked for permits from now on, in place of a strategy or of what servers said of it; see `ServerQuotas.heed`."""
+    """What to ask for permits from now on, instead of ``asked``: a strategy, or what servers said of it; see `ServerQuotas.heed`."""
     told = asked if isinstance(asked, ServerQuotas) else ServerQuotas(asked)
     told.heed(quota, paused, now, held_for, in_flight)
     return told

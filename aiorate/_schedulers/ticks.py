@@ -1,15 +1,12 @@
 """Strategies that let a request pay later: it takes the next free slot, and its size delays only later requests.
 
-`Pacing` is what they share. The others keep to a schedule: TicksAccumulator, BurstCompensation, BurstRatio. They differ in what becomes of
-time that was missed: it is made up for at once, given up in part, or made up for at a limited rate. From the EngineBlock limiters of 2018
-(average, compensated and dynamic).
+`Pacing` is what they share. TicksAccumulator, BurstCompensation and BurstRatio keep to a schedule. They differ in what becomes of missed
+time: it is made up for at once, given up in part, or made up for at a limited rate. From the EngineBlock limiters of 2018 (average,
+compensated and dynamic).
 
 The state is one instant, at which the next request may start, and a store of permits earned while idle. A request of any size starts at
-that instant. Its stored and fresh permits then move the instant on. Time is counted in ticks, of which a nanosecond and a permit have whole
-numbers (`Rate._ticks`), and the store in ticks times a constant, so nothing is rounded but when a rate changes.
-
-Only the slots of the latest instant can be given back, as with compare-and-swap. An older slot is lost, because it has delayed later
-requests already.
+that instant. Its stored and fresh permits then move the instant on. Time is counted in ticks (`Rate._ticks`), and the store in ticks times
+a constant, so only a change of the rate rounds anything.
 """
 
 from __future__ import annotations
@@ -36,12 +33,12 @@ class Pacing(Metered):
     _unit: int  # the ticks of a nanosecond
     _cost: int  # what a permit takes up in the store
     _price: int = 0  # the ticks that a stored permit costs, by the `_priced` here
-    _most: int = 1 << 198  # the size of the store, which is never full by default
+    _most: int = 1 << 198  # the size of the store; by default it is never full
     _latest: tuple[int, int, tuple[int, int, int, int, Any]] | None
-    """Of the latest take: its instant, its permits, the state before it, and the instant that it was booked from; and the same of another
-    take before it at that instant, or None. Takes that were on time share the record of the one before."""
+    """Of the latest take: its instant, its permits, the state before it, and the instant that it was booked from; and the same of a take
+    before it at that instant, or None. Takes that were on time share the record of the one before."""
     _starts_full: bool = False
-    _makes_up: bool = False  # whether what is stored is a backlog: a request is as late as the store is full
+    _makes_up: bool = False  # whether the store is a backlog: a request is as late as it is full
     _earn: int = 1  # what a tick of idle time adds to the store
 
     def _setup(self, rate: Rate | str | Number, start: int | None) -> None:
@@ -52,7 +49,7 @@ class Pacing(Metered):
         Pacing.reset(self, start)  # whatever a subclass makes of it
 
     def reset(self, now: int | None) -> None:
-        """Owe nothing, with the store of a new scheduler, from now on or, if that is None, from the first request on."""
+        """Start over at ``now`` or, if that is None, with the first request."""
         self._latest, self._lost, self._line.cut = None, 0, 0
         self._stored = self._most if self._starts_full else 0
         self._line.due = None if now is None else now * self._unit
@@ -139,7 +136,7 @@ class Pacing(Metered):
 
     @property
     def _spilled(self) -> int:
-        """Nanoseconds of idle time that are given up, or found the store full."""
+        """Nanoseconds of idle time that were given up or found the store full."""
         return (self._lost + self._line.cut) // (self._unit * self._earn)
 
     @property
@@ -154,9 +151,9 @@ class Pacing(Metered):
         return due
 
     def _after(self, permits: int, due: int, stored: int, lost: int, since: int) -> tuple[int, int, int]:
-        """The next slot, the store, and what found no room in it, after a request for that many permits, in line since ``since``."""
+        """The next slot, the store, and what found no room in it, after a request that is in line since ``since``."""
         free, most = since * self._unit, self._most
-        if due > free - self._unit:  # within the instant is on time: a fraction of it lost at every grant would be drift
+        if due > free - self._unit:  # within the instant is on time: losing a fraction of it at each grant would be drift
             free = due
         elif (stored := stored + (free - due) * self._earn) > most:
             stored, lost = most, lost + stored - most

@@ -3,10 +3,10 @@ waits for it. A bucket makes the same grants as golang.org/x/time/rate without t
 
 The level is kept as the instant at which the store holds one permit, its next. A level L at a later instant means that it was ``L - 1``
 intervals ago. It is the virtual scheduling form of GCRA, ITU-T I.371. What finds the store full overflows: a bucket loses it, and to a pool
-it may return. Inside, a nanosecond and the cost of a permit are whole numbers of units, so no number of refills loses anything to rounding.
+it may return. A nanosecond and the cost of a permit are whole numbers of units, so refills lose nothing to rounding.
 
-Takes at one instant are a group, and it makes no difference which request holds which permits of it. Permits of the latest group come back
-exactly. Earlier ones are credited as far as there was room for them at every instant since.
+Takes at one instant are a group. Permits of the latest group come back exactly. Earlier ones are credited as far as there was room for
+them at every instant since.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 _MANY = 64
 _instant = itemgetter(0)
-# A rate; in units, what follows from it and the parameters; and the numbers of the meter. Shared by all stores with the same parameters.
-# The units: a nanosecond, a permit, the size of the store, and its size while overflow returns; and the ratio at which it returns.
+# A rate; in units, a nanosecond, a permit, the size of the store, its size while overflow returns, and the ratio at which it returns; and
+# the numbers of the meter. Shared by all stores with the same parameters.
 Plan = tuple[Rate, tuple[int, int, int, int, int, int], tuple[int, int, float, int]]
 
 
 @lru_cache(256)
 def plan_of(rate: Rate | str, permits: int, ns: int = 0, ratio: tuple[int, int] = EVEN) -> Plan:
-    """For a store that holds that many permits, or as much as comes in that many ns if that is more."""
+    """For a store of that many permits, or of as many as come in ``ns`` if those are more."""
     rate, (num, den) = Rate.of(rate), ratio
     unit, cost = rate._ticks[0] * den, rate._ticks[1] * den
     full = max(permits * cost, ns * unit)
@@ -46,7 +46,7 @@ def plan_of(rate: Rate | str, permits: int, ns: int = 0, ratio: tuple[int, int] 
 
 class Stored(Metered):
     """A permit that comes back is credited only if there was room for it at every instant since its take. The room was smallest just before
-    the take that found the highest level. So the scheduler remembers the takes that found more than every later take, in `_peaks`."""
+    the take that found the highest level. So `_peaks` has the takes that found more than every later take."""
 
     __slots__ = ("_at_first", "_initial", "_last", "_over", "_peaks", "_plan")
     rate: Rate
@@ -55,8 +55,8 @@ class Stored(Metered):
     _last: Any  # the instant up to which it is filled; None: the schedule has not begun
     _over: int  # what has overflowed and has not returned
     _latest: tuple[int, int, int, int, Any] | None
-    """Of the takes at the latest instant: that instant, their permits, and the state before them: due, overflow, and filled up to."""
-    _peaks: list[tuple[int, int]] | None  # levels found by takes: instants ascend, levels descend; None: no take was noted
+    """Of the latest group: its instant, its permits, and the state before it: due, overflow, and filled up to."""
+    _peaks: list[tuple[int, int]] | None  # takes, by instant, and the levels that they found, which descend
 
     def _setup(self, plan: Plan, initial: int, start: int | None) -> None:
         """Hold that many permits at first."""
@@ -67,7 +67,7 @@ class Stored(Metered):
         Stored.reset(self, start)  # whatever a subclass makes of it
 
     def reset(self, now: int | None) -> None:
-        """Hold as many permits as at first, and no backlog, from now on or, if that is None, from the first request on."""
+        """Start over at ``now`` or, if that is None, with the first request."""
         self._peaks = self._last = self._latest = None
         self._over = self._line.cut = 0
         self._line.peak, cost = -1, self._plan[1]
@@ -78,7 +78,7 @@ class Stored(Metered):
     def _level(self, now: int | None = None) -> tuple[Any, int, int]:
         """The instant up to which it is filled, None before the schedule begins; the level then, and the overflow.
 
-        With ``now``, as they are when it is filled up to that instant too, which may be the one at which the schedule begins.
+        With ``now``, it is filled up to that instant first, at which the schedule may begin.
         """
         if self._line.peak >= 0:
             self._heed_grabs()
@@ -94,7 +94,7 @@ class Stored(Metered):
         return (last, level, over) if now is None or now <= last else (now, *self._filled(level, over, (now - last) * unit))
 
     def _keep(self, last: int | None, level: int, over: int) -> None:
-        """The level and the overflow, filled up to that instant; None: before the schedule begins."""
+        """Keep the level and the overflow, as filled up to ``last``; None: before the schedule begins."""
         unit, cost, *_ = self._plan
         if last is None:
             self._at_first, self._over = level, over
@@ -133,7 +133,7 @@ class Stored(Metered):
                 return at
             level, over = (level + ns * unit, over) if straight else self._filled(level, over, ns * unit)
         elif now < last:
-            # The clock went back: the most that can have been earned since then does not count yet.
+            # The clock went back: what was earned since then does not count yet.
             at = max(since, last - (level - need) * den // (num * unit))
         if at <= now and not asking:
             latest, peaks = self._latest, self._peaks
@@ -157,12 +157,12 @@ class Stored(Metered):
             return at
         (last, level, over), (unit, cost, full, *_) = self._level(now), self._plan
         need = ahead * cost + min(permits * cost, full)
-        # What returns is rounded in each step, by less than a nanosecond in all, and the answer is never too late.
+        # What returns is rounded by less than a nanosecond in all, and the answer is never too late.
         end: int = last + ceil_div(self._fresh_for(level, over, need), unit) - (full < self._plan[3])
         return at if at > end else end
 
     def _filled(self, level: int, over: int, fresh: int) -> tuple[int, int]:
-        """The level and the overflow after ``fresh`` units: they fill it, the rest overflows, and then what may return does."""
+        """The level and the overflow after ``fresh`` units: they fill it, the rest overflows, and then some returns."""
         unit, _, full, most, num, den = self._plan
         fits = fresh
         if level + fresh >= full + unit:  # full within the last ns is on time: its rest, cut off, would be drift
@@ -173,12 +173,12 @@ class Stored(Metered):
         return (level + moved, over - moved) if moved > 0 else (level, over)
 
     def _fresh_for(self, level: int, over: int, need: int) -> int:
-        """The fresh units after which it holds ``need``: with what returns beside them, and with all of it."""
+        """The fresh units after which it holds ``need``, together with what returns."""
         num, den = self._plan[4:]
         return max(ceil_div((need - level) * den, num), need - level - over)
 
     def _note_level(self, now: int, level: int) -> None:
-        """A take found that level: no permits of earlier ones fit in that would not fit above it."""
+        """Note that a take found that level: permits of earlier takes come back only as far as they fit above it."""
         peaks = self._peaks = self._peaks or []
         if peaks and now < peaks[-1][0]:  # where the clock went back, the take is later in order
             now = peaks[-1][0]
@@ -233,7 +233,7 @@ class Stored(Metered):
         self._keep(last, level - permits * self._plan[1], over)
 
     def _change(self, plan: Plan, kept: int, now: int | None) -> None:
-        """Go by another plan. ``kept``: the place of the unit in which the level stays what it is."""
+        """Use another plan. ``kept``: the index in `_plan` of the unit in which the level stays the same."""
         (last, level, over), before = self._level(now), self._plan
         if now is not None and now < last:  # the clock went back, or what is owed was granted ahead
             last, level = now, level - (last - now) * before[0]
@@ -255,7 +255,7 @@ class Stored(Metered):
 
     @property
     def _spilled(self) -> int:
-        """The overflow in ns, unless it returns: then nothing is given up."""
+        """The overflow in ns; 0 if it returns."""
         unit, _, full, most, *_ = self._plan
         return self._level()[2] // unit if most == full else 0
 

@@ -1,8 +1,7 @@
-"""TokenPool: active, burst and waiting pools of time, and how they are refilled.
+"""TokenPool: active, burst and waiting pools of time, from EngineBlock and nosqlbench, 2018 to 2023.
 
 A token is a nanosecond of schedule. Fresh tokens fill the active pool, and the rest waits in the waiting pool. A burst ratio above
-1 lets waiting tokens return, in proportion to the time that has just passed. Consumers see one pool, active and burst together.
-From the token pools of EngineBlock and nosqlbench, 2018 to 2023.
+1 lets waiting tokens return, in proportion to the time that has just passed. Consumers see active and burst pool as one.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class TokenPool(Stored):
     _size: tuple[int, int]
     _shown: tuple[str, ...] = ("burst_ratio",)
     _least: ClassVar[tuple[int, int]] = 2, _LEAST_POOL_NS
-    """The permits that the active pool holds and, if that holds more, the ns of them."""
+    """The size of the active pool: in permits or, if that is more, in ns."""
 
     def __init__(
         self,
@@ -125,7 +124,7 @@ class TokenPool(Stored):
         self._latest = None
         if now is not None and last is not None:
             last = max(last, now)
-            self._note_level(now, self._plan[3])  # as if full: an earlier take is not put back into the emptied pool
+            self._note_level(now, self._plan[3])  # as if full: earlier takes do not fill the emptied pool
         self._keep(last, min(a, 0), 0)
         return had
 
@@ -143,7 +142,7 @@ class TokenPool(Stored):
         slower = rate._slower_than(self.rate)
         self._change(plan_of(rate, *self._size, ratio), 0, now)
         if now is not None and slower:
-            self._note_level(now, self._plan[3])  # as if full: an earlier permit cost less than it would bring now
+            self._note_level(now, self._plan[3])  # as if full: earlier permits cost less than they would bring now
 
     def lag(self, now: int) -> int:
         """The waiting pool, in ns."""

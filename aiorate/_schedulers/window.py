@@ -1,7 +1,7 @@
 """A number of permits per window: SlidingWindow, and what it shares with CalendarWindow.
 
-Neither strategy paces: it grants all the permits that the window has left at once. Both count whole permits in the period that the
-rate was given with, so 100 per 60 s is not 5 per 3 s. Knows nothing of clocks, loops or waiters.
+Both grant all the permits that the window has left at once. They count whole permits in the period that the rate was given with, so
+100 per 60 s is not 5 per 3 s.
 """
 
 from __future__ import annotations
@@ -18,27 +18,25 @@ if TYPE_CHECKING:
     from aiorate._rate import Number
 
 
-LONG_AGO = -(1 << 198)
-"""Before all other instants."""
+LONG_AGO = -(1 << 198)  # before all other instants
 _DAY_NS = 86_400 * NS_PER_SECOND
-_MANY_AFTER = 4096  # entries, each of which would have to be written again: it takes 0.3 ms
+_MANY_AFTER = 4096  # entries, which take 0.3 ms to write again
 _instant, _total = itemgetter(0), itemgetter(1)
 
 
 class Window(Scheduler):
-    """A number of permits per window. Requests are not paced, so a late one is not booked earlier."""
+    """A number of permits per window. Nothing is paced, so a late request is not booked earlier."""
 
     __slots__ = ("rate",)
     books_since: bool = False
 
     @property
     def max_permits(self) -> int | None:  # type: ignore[override]
-        """The permits of a whole window."""
         return self.rate.permits
 
     @abstractmethod
     def _earliest(self, permits: int, now: int, ahead: int = 0) -> int:
-        """The first instant that has room for that many permits, after those ``ahead`` of them."""
+        """The first instant with room for the permits, after those ``ahead``."""
 
     @abstractmethod
     def _enter(self, permits: int, now: int) -> None:
@@ -71,9 +69,8 @@ class SlidingWindow(Window):
 
     __slots__ = ("_first", "_log")
     rate: Rate
-    # An entry for each instant of grants: the instant, and the number of permits granted up to then, the first ever included.
-    # Those still in the window begin at `_first`, and the one before tells how many have left it. A list, because an empty deque would
-    # weigh as much as all the rest.
+    # An entry for each instant of grants: the instant, and the number of permits ever granted up to then. Those still in the window begin
+    # at `_first`, and the one before tells how many have left it. A list, because an empty deque would weigh as much as all the rest.
     _log: list[tuple[int, int]]
     _first: int
 
@@ -96,7 +93,7 @@ class SlidingWindow(Window):
             log.append(entry)
 
     def give_back(self, permits: int, now: int, taken: int | None = None) -> None:
-        """Forget that many permits of the receipt's entry; of the oldest entries without a receipt, and if thousands came after it."""
+        """Forget permits of the receipt's entry; of the oldest entries without a receipt, or if thousands came after it."""
         check_ask("give_back()", permits, now, taken)
         log, first = self._log, self._first
         if taken is not None:
@@ -118,12 +115,12 @@ class SlidingWindow(Window):
         now, n, period = max(now, self._log[-1][0]), self.rate.permits, self.rate.period_ns
         if at_once := min(permits, self.available(now)):
             self._enter(at_once, now)
-        # Each of the others comes a period after the n-th before it. So all entries move on by whole rounds.
+        # Each of the others comes a period after the n-th before it, so all entries move on by whole rounds.
         rounds, permits = divmod(permits - at_once, n)
         if rounds:
             moved = [(instant + rounds * period, total) for instant, total in self._log[self._first :]]
             self._log, self._first = [(LONG_AGO, self._log[self._first - 1][1]), *moved], 1
-        gone, new = self._log[-1][1] - n, list[tuple[int, int]]()  # the permits that do not count when the next of them comes
+        gone, new = self._log[-1][1] - n, list[tuple[int, int]]()  # permits that have left when the next of these comes
         for instant, total in self._log[self._first :] if permits else ():
             if (portion := min(total - gone, permits)) > 0:
                 gone, permits = gone + portion, permits - portion
@@ -140,7 +137,6 @@ class SlidingWindow(Window):
         self.rate = in_period(Rate.of(rate), self.rate, "SlidingWindow")
 
     def reset(self, now: int) -> None:
-        """Forget all grants."""
         self._log, self._first = [(now, 0)], 1
 
     def bound(self, window: int, largest: int = 1) -> int:
@@ -164,7 +160,7 @@ class SlidingWindow(Window):
 
 
 def whole_rate(rate: Rate, what: str) -> Rate:
-    """The rate, if it was given as whole permits in a period or has a period of 24 h at most. ValueError if not."""
+    """The rate, if it was given as whole permits in a period, or has a period of 24 h at most; else ValueError."""
     if rate._is_whole or rate.period_ns <= _DAY_NS:
         return rate
     raise ValueError(
@@ -174,7 +170,7 @@ def whole_rate(rate: Rate, what: str) -> Rate:
 
 
 def in_period(rate: Rate, before: Rate, what: str) -> Rate:
-    """The rate as whole permits in the period of the one before, or as written if only that is whole. ValueError if neither is."""
+    """The rate as whole permits in the period of the one before, or as written if only that is whole; else ValueError."""
     num, den = rate.permits * before.period_ns, rate.period_ns
     permits = (2 * num + den) // (2 * den)
     off = abs(num - permits * den)
