@@ -67,7 +67,7 @@ def shown(value: object) -> str:
 
 
 def called(what: str, value: object) -> str:
-    """A call as it was written: of ``"Limiter(catch_up)"`` and -1, ``"Limiter(catch_up=-1)"``; of ``"acquire()"`` and 0, ``"acquire(0)"``."""
+    """The call as written: of ``"Limiter(catch_up)"`` and -1, ``"Limiter(catch_up=-1)"``; of ``"acquire()"`` and 0, ``"acquire(0)"``."""
     if not what.endswith(")"):
         return f"{what}: {shown(value)}"
     return f"{what[:-1]}{'' if what.endswith('()') else '='}{shown(value)})"
