@@ -1,8 +1,8 @@
 /* The compiled meter: does what PureMeter in _meter.py does, several times faster. Optional.
 
    _meter.py says what the attributes mean, and its methods have functions of the same names here; take_one() is the second half of its
-   grab(). A number that is too large for this file stays a Python object, and no grab succeeds: the scheduler then takes the permit
-   itself, in Python. With the GIL, a grab by time.monotonic_ns is one step; without it, critical sections make it one. */
+   grab(). A number that is too large stays a Python object, and no grab succeeds: the scheduler then takes the permit in Python. With
+   the GIL, a grab by time.monotonic_ns is one step; without it, critical sections make it one. */
 
 #include <Python.h>
 #include <stdbool.h>

@@ -1,10 +1,4 @@
-"""The exceptions of a limiter.
-
-    LimiterError
-     ├── WaitTooLong       (also a TimeoutError)     the wait would be longer than max_wait
-     ├── LineFull                                    max_waiting requests are in line already
-     ├── LimiterClosed     (also a RuntimeError)     the limiter is closed
-     └── EngineUnavailable (also a ConnectionError)  the store of a shared limit does not answer, or refuses
+"""The exceptions of a limiter, and what its error messages have in common.
 
 A wrong value raises ``ValueError``, a wrong type ``TypeError``, and misuse ``RuntimeError``.
 A call that raises has changed nothing.
@@ -79,10 +73,7 @@ def no_copy(self: object) -> NoReturn:
 
 
 def check_count(what: str, count: object, also: str = "", *, least: int = 0) -> None:
-    """Raise TypeError or ValueError that begins with ``what`` unless the count is an int of at least ``least``.
-
-    ``also`` explains other values in the message.
-    """
+    """Raise TypeError or ValueError that begins with ``what`` unless it is an int, ``least`` or more. ``also`` names other values."""
     if isinstance(count, bool) or not isinstance(count, int):
         raise TypeError(f"{what} must be an int of {least} or more{also}, not {kind_of(count)}.")
     if count < least:

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     Number = int | float | Decimal | Fraction
-    Duration = Number | timedelta  # seconds as a number, or a timedelta: every public argument that is a duration
+    Duration = Number | timedelta  # every public argument that is a duration; a number is in seconds
 
 
 NS_PER_SECOND = 1_000_000_000
 _DAY_NS = 86_400 * NS_PER_SECOND
 _WRITTEN_DIGITS = 15  # a float with more digits is the result of a computation
 _WHOLE_FLOATS = 2**53  # below it, a whole float is the number that is written
-NO_BOUND = "None (no bound)"  # for errors about a duration that may be None
+NO_BOUND = "None (no bound)"  # the ``also`` of a duration that may be None
 _SHORT = 10**6  # seconds: below it, a float times 10**9 is within a quarter of what is written
 _PLACES = 4  # after the point of a rate that is shown
 MOST_DIGITS = 400  # numbers outside 1e-400 to 1e400 are refused, because their arithmetic would take minutes
 _MOST = 10**MOST_DIGITS
-EVEN = 1, 1  # the ratio of all strategies that never catch up, shared
+EVEN = 1, 1  # the ratio of strategies that never catch up
 
 _UNITS = {
     name: ns
@@ -273,10 +273,7 @@ def exact_seconds(value: Duration, what: str, also: str = "") -> tuple[int, int]
 
 
 def duration_to_ns(value: Duration, what: str, also: str = "") -> int:
-    """A duration of 0 or more, in seconds or as a timedelta, to the nearest whole nanosecond.
-
-    Raises ValueError or TypeError that begins with ``what``. ``also`` names other values in the message, as `NO_BOUND` does.
-    """
+    """A duration of 0 or more, in seconds or as a timedelta, to the nearest whole nanosecond. Errors are as in `exact`."""
     if type(value) in (float, int) and 0 <= value < _SHORT:  # type: ignore[operator]  # in a sixth of the time of the exact way
         ns: float = value * NS_PER_SECOND  # type: ignore[assignment]
         nearest = int(ns + 0.5)

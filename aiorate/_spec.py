@@ -32,11 +32,8 @@ class RateSpec:
     """
 
     rate: Rate
-    """The rate."""
     burst_ratio: float
-    """The burst ratio, 1 or more."""
     verb: str
-    """``configure``, ``start``, ``stop`` or ``restart``."""
 
     def __init__(self, rate: Rate | str | Number, burst_ratio: Number = 1.1, verb: str = "start") -> None:
         ratio = as_float(*ratio_of(burst_ratio, "RateSpec(burst_ratio"))

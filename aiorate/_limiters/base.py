@@ -1,4 +1,4 @@
-"""What a `Limiter` and a `Budget` have in common: their options, and the calls that are the same for both."""
+"""What a `Limiter` and a `Budget` have in common."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def kinds_of(of: str, scope: object) -> tuple[type[Limit], type[Tree]]:
 
 
 def check_callback(what: str, function: object, told: str) -> None:
-    """Raise TypeError that begins with ``what`` for anything but a plain function: nobody would await an async one."""
+    """Raise TypeError that begins with ``what`` unless it is a plain function: nobody would await an async one."""
     from inspect import iscoroutinefunction
 
     if not callable(function) or any(map(iscoroutinefunction, (function, type(function).__call__))) or isinstance(function, type):
@@ -272,7 +272,7 @@ def check_callback(what: str, function: object, told: str) -> None:
 
 def strategy_of(call: str, limit: object) -> Scheduler:
     """The strategy of a rate, a strategy, or a list of these. Errors begin with ``call``."""
-    if type(limit) is str:  # nearly always, and the question below takes longer than the others together
+    if type(limit) is str:  # nearly always, and isinstance() takes longer
         return PlainPool(limit)
     if isinstance(limit, Scheduler):
         return limit

@@ -272,7 +272,7 @@ class Lease:
         self._state, node, ask = "waiting", self._budget._node, (self._amounts, self._most_ns)
         try:
             waited, _, self._taken = node.wait_blocking(*ask) if blocking else await node.acquire(*ask)
-        except BaseException:  # nothing was spent, and it may be tried again
+        except BaseException:  # even of a signal handler: nothing was spent, and it may be tried again
             taken, self._taken, self._state = self._taken, (), "refused"
             self._amounts = Amounts(self._amounts.names, self._amounts.of)  # without what it waited for
             if taken:

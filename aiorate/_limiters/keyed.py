@@ -51,7 +51,7 @@ _MORE = 2  # keys that may go for each use, so that they go faster than they com
 
 
 class Keyed(Generic[K, V]):
-    """Finds, makes, keeps and evicts the members. A subclass says what a member is."""
+    """Makes, keeps and evicts the members. A subclass says what a member is."""
 
     name: str | None
     """The name that it was given."""
@@ -88,7 +88,7 @@ class Keyed(Generic[K, V]):
         self._on_event = on_event
         self._factory = factory
         self._max_keys = max_keys
-        self._tree = tree()  # of all keys without a shared limit
+        self._tree = tree()  # of keys that are made here and have no shared limit
         by_key = callable(shared) and not isinstance(shared, (Base, Keyed, type))  # which can be called too, but not with a key
         self._shared_of: Callable[[K], object] | None = cast("Callable[[K], object]", shared) if by_key else None
         self.shared = None if by_key or shared is None else self._check_shared(f"{own}(shared)", shared)
@@ -279,7 +279,7 @@ class Keyed(Generic[K, V]):
             now = node.read() if self._uses < 0 else self._uses
             if len(self._kept) <= self._max_keys and now - node.used <= (self._idle or _UNUSED):
                 return
-            if not node.tree.run(self._evict, key, node):  # what it owes, it will owe for a while
+            if not node.tree.run(self._evict, key, node):  # it will owe what it owes for a while
                 self._move(key)
                 node.used = now
                 return
@@ -289,7 +289,7 @@ class Keyed(Generic[K, V]):
         try:
             if not node.is_rested():
                 return False
-        except Exception:  # of a strategy or a clock: a caller of that key sees it, not callers of others
+        except Exception:  # of a strategy or a clock: only callers of that key see it
             return False
         with _lock:
             member = self._kept.get(key)

@@ -342,7 +342,7 @@ class Weighted:
 
     def __aenter__(self) -> Coroutine[Any, Any, float]:
         enter = self._limiter._enter_places if self._limiter._places else self._limiter.acquire
-        return enter(self._permits)  # not a coroutine around it
+        return enter(self._permits)
 
     async def __aexit__(self, *error: object) -> None:
         self._limiter._leave()

@@ -26,7 +26,7 @@ class Slot:
 
 
 async def slots_of(node: Limit) -> AsyncGenerator[Slot, None]:
-    """The slots of a limit, each in line since the previous one: a slow body is made up for as far as the limit allows."""
+    """The slots of a limit, each in line since the previous one, so that the limit can make up for a slow body."""
     index, since = 0, None
 
     def slot(waited: int, at: int, opened: int, skipped: int, spilled: int) -> Slot:

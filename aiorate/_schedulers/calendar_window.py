@@ -83,7 +83,7 @@ class CalendarWindow(Window):
     def charge(self, permits: int, now: int) -> None:
         """Count permits in this window as far as they fit, and the rest in the next ones."""
         check_permits("charge()", permits)
-        used = (0 if max(self._last, now) >= self._ends else self._used) + permits - 1  # found by the last of them, from this window on
+        used = (0 if max(self._last, now) >= self._ends else self._used) + permits - 1  # that the last of them finds
         at = self._earliest(1, now, permits - 1)
         if at >= self._ends:
             self._began, self._ends = at, self._edge_after(at)
@@ -112,7 +112,7 @@ class CalendarWindow(Window):
         self._used = 0
 
     def _shift(self, ns: int) -> None:
-        """Move the calendar of later instants on by ``ns``, because time went on during a pause."""
+        """Move the calendar on by ``ns``, because its time went on during a pause."""
         self._origin += ns
         self._ends -= ns
         self._last -= ns
@@ -203,7 +203,7 @@ def _beginning(day: date, tz: tzinfo) -> int:
 
 
 def _edge_in_day(second: int, local: datetime, period: int) -> int:
-    """The first edge after ``second`` of windows shorter than a day. Those of several hours are as long as the wall clock makes them."""
+    """The first edge after ``second`` of windows shorter than a day. Those of several hours follow the wall clock."""
     into = (local.hour * _HOUR + local.minute * 60 + local.second) % period
     edge = second + period - into  # by elapsed time, so that no hour is longer when the clocks go back
     if period > _HOUR:

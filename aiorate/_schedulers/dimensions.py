@@ -27,7 +27,7 @@ class Dimensions(AllOf):
     def __init__(self, parts: dict[str, Scheduler]) -> None:
         self.names: tuple[str, ...] = tuple(parts)
         super().__init__(*parts.values())
-        self._waited: tuple[int, str | None] = (0, None)  # the last grant to a request that had waited: the instant, and the dimension
+        self._waited: tuple[int, str | None] = (0, None)  # the last grant after a wait: its instant, and the dimension
 
     @property
     def rate(self) -> Rate:  # type: ignore[override]
@@ -52,7 +52,7 @@ class Dimensions(AllOf):
         return super()._take(permits, now, since)
 
     def peek(self, permits: Any, now: int, ahead: Any = 0) -> int:
-        """The latest instant that a dimension names. If that is after ``now`` with nothing ahead, the request waits for that dimension."""
+        """The latest instant that a dimension names. With nothing ahead, the request notes which one it waits for."""
         before = ahead.of if ahead else (0,) * len(self.names)
         latest, waited_for = now, permits.waited_for
         for name, part, amount, others in zip(self.names, self._permitted, permits.of, before, strict=False):

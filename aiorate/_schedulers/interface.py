@@ -65,12 +65,12 @@ class Scheduler(ABC):
 
     @property
     def _meter(self) -> Meter | None:
-        """The meter that takes single permits as `take` does; None: the strategy has none."""
+        """What takes single permits as `take` does, but faster."""
         return None
 
     @property
     def _spilled(self) -> int:
-        """Nanoseconds of schedule that were not used in time and are lost; 0 where the strategy makes up for all missed time."""
+        """Nanoseconds of schedule that were not used in time and are lost."""
         return max([member._spilled for member in self.members], default=0)
 
     @abstractmethod
@@ -165,10 +165,8 @@ class Scheduler(ABC):
         return [(most or self.bound(1) or max(1, self.rate._permits_in(NS_PER_SECOND)), self.rate, left, at)]
 
     def _rested(self, now: int) -> bool:
-        """Whether a new scheduler in its place would serve no request sooner.
-
-        By default: whether the largest request would be granted now or, if `max_permits` is None, one of a single permit.
-        """
+        """Whether a new scheduler in its place would serve no request sooner. By default, whether the largest request would be granted now
+        or, if `max_permits` is None, one of a single permit."""
         return self.peek(1 if self.max_permits is None else self.max_permits, now) <= now
 
     def __repr__(self) -> str:

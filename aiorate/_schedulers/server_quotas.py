@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aiorate._schedulers.interface import Scheduler, Standing
 
 
-_MOST_WINDOWS = 32  # a second's, a minute's and a day's window, in what many responses said of them
+_MOST_WINDOWS = 32  # such as those of a second, a minute and a day, in many responses
 _MOST_BUCKETS = 8  # a bucket of each name
 _ON_THE_WAY_NS = 5_000_000_000  # requests granted longer ago have reached the server, which has counted them
 _EXACT = 10  # times its error: a time that long tells the rate
@@ -89,7 +89,7 @@ class _Remainder:
         return max(0, min(level // self._full_in, self._size))
 
     def peek(self, permits: int, now: int, ahead: int = 0) -> int:
-        """The instant, ``now`` or later, at which so many are left. More than its size goes from a full bucket, and the rest is owed."""
+        """As `Scheduler.peek`. A request for more than its size takes a full bucket, and the rest is owed."""
         missing = (ahead + min(permits, self._size)) * self._full_in - self.level
         if missing <= 0 or now >= self.until:
             return now
@@ -116,7 +116,7 @@ class _Remainder:
         self.level = min(self.level + permits * self._full_in, self.most)
 
     def _shift(self, ns: int) -> None:
-        """Follow a pause of ``ns``, during which the server's time went on."""
+        """Follow a pause, during which the server's time went on."""
         self._at -= ns
         self._since -= ns
         self.until -= ns
@@ -156,7 +156,7 @@ class ServerQuotas(AllOf):
             self.refill(quota.name, left, limit or 0, ns, now, at, error, in_flight)
         elif ns and (left or not requests or not paused):
             if limit is not None and window:
-                # 10000 in 1000 s with 10000 left for 10 s is 100 requests, not 10000: section 8.5. An allowance is rounded down.
+                # 10000 in 1000 s with 10000 left for 10 s is 100 requests, not 10000: section 8.5.
                 left = min(left, max(1, limit * ns // window))
             self.lower(left, now, at + ns, in_flight)
 
@@ -191,8 +191,8 @@ class ServerQuotas(AllOf):
     def refill(self, name: str, left: int, size: int, full_in: int, now: int, at: int, error: int = 0, in_flight: int = 0) -> None:
         """Grant at most what the server's bucket of that name holds: ``left`` at ``at``, and ``size`` after ``full_in`` ns.
 
-        The server may not have counted the permits in flight. ``full_in`` may be ``error`` ns too long or too short. ``at`` is ``now``
-        in time that no pause holds up. It says nothing if the bucket has no size, or is new here, and is full or may be.
+        The server may not have counted the permits in flight. ``full_in`` may be off by ``error`` ns. ``at`` is ``now`` in time that no
+        pause holds up. A bucket without a size is ignored, and so is a new one that may be full.
         """
         buckets = self._buckets
         # A time that is not known within a tenth is taken as the shortest that it can be. If it is short, the bucket is nearly full, and

@@ -200,12 +200,12 @@ class TicksAccumulator(Pacing):
 
     def _measure(self) -> tuple[int, int, float, int]:
         (self._unit, self._cost), (num, den) = self.rate._ticks, self._strictness
-        # As in Pacing._after(): a slot that is due within the instant is on time.
+        # A slot that is due within the instant is on time, here and in _after().
         return (self._unit, self._cost, self._unit - 1 if num else ENDLESS, 0) if num in (0, den) else NO_LINE
 
     def _after(self, permits: int, due: int, stored: int, lost: int, since: int) -> tuple[int, int, int]:
         given_up, (num, den) = 0, self._strictness
-        if due <= (since - 1) * self._unit:  # as in Pacing
+        if due <= (since - 1) * self._unit:
             given_up = -((due - since * self._unit) * num // den)  # rounded up: the schedule never gains a fraction of a tick
         return due + given_up + permits * self._cost, 0, lost + given_up
 

@@ -107,7 +107,7 @@ class Stored(Metered):
             check_ask("take()", permits, now, since)
         line, (unit, cost, full, most, num, den) = self._line, self._plan
         need = spent = permits * cost
-        if need > full:  # a bucket never grants it; from a pool it is granted when that is full, and the rest is owed
+        if need > full:  # a bucket never grants it; a pool does when it is full, and the rest is owed
             check_ask("take()", permits, now, since, self.max_permits)
             need = full
         if line.peak >= 0 or self._last is None:
@@ -263,7 +263,7 @@ class Stored(Metered):
         """``max(size, largest) + ratio x rate x window``. The size is in permits, and includes what may return."""
         check_window(window, largest)
         _, cost, full, most, num, _ = self._plan
-        owed = max(0, largest * cost - full) if self.max_permits is None else 0  # the part of a larger request that is granted on credit
+        owed = max(0, largest * cost - full) if self.max_permits is None else 0  # granted on credit
         return (most + owed + window * self.rate._ticks[0] * num) // cost
 
 

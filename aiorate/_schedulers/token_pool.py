@@ -73,7 +73,7 @@ class TokenPool(Stored):
     @property
     def max_over_active(self) -> int:
         """Size of active and burst pool together, in ns."""
-        return int(self.max_active * self.burst_ratio)  # floating point, as in the original: its figures agree to the last digit
+        return int(self.max_active * self.burst_ratio)  # floating point, so that it is the original's figure to the last digit
 
     @property
     def burst_ratio(self) -> float:

@@ -44,10 +44,9 @@ class Limit(Node):
         return self.take(permits)
 
     def ask(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> Answer:
-        """Take the permits, or put the request in line for at most ``most_ns``; raises the error if it may not wait there.
+        """Take the permits, or put the request in line for at most ``most_ns``. Raises its error if it may not wait there.
 
-        Returns the instant for which the request is scheduled and what was taken, or a ticket to wait with. In a starved loop it is always
-        a ticket, perhaps a decided one, so that callers who never wait let other tasks run.
+        In a starved loop, it always returns a ticket, perhaps a decided one, so that callers who never wait let other tasks run.
         """
         try:
             found = self.decide(permits, most_ns, since)
@@ -185,7 +184,7 @@ class Limit(Node):
         return self.provider.on_demand or (self.above is not None and self.above.on_demand)
 
     def informed(self) -> int:
-        """The present instant, once it is known what a store has left."""
+        """The present instant, after asking what a store has left."""
         self.look_now()
         self.provider.look()
         return self.look_now()
@@ -203,7 +202,7 @@ class Limit(Node):
         return own if self.above is None else min(own, self.above.available())
 
     def is_rested(self) -> bool:
-        """Whether nothing would be lost, and nothing granted sooner, with a new limiter in its place."""
+        """Whether a new limiter in its place would lose nothing and grant nothing sooner."""
         self.here()  # a schedule begins at the first instant given, which must be one of the loop's clock
         now = self.now()  # which ends a pause that is over
         if self.resuming or self.altered or self.is_held or self.provider.busy:
@@ -248,7 +247,7 @@ class Limit(Node):
         self.changed()
 
     def pause_with_store(self, ns: int, before: bool) -> bool:
-        """Follow a store that pauses all its processes for ``ns`` or, if that is 0, does not. ``before``: whether it did so far."""
+        """Follow a store that pauses all its processes for ``ns``, or did ``before`` and no longer does. Returns whether it does."""
         if ns:
             until = self.paused_until
             if until is not None and until > self.read() + ns:
@@ -277,7 +276,7 @@ class Limit(Node):
         self.changed()
 
     def set_rate(self, rate: Rate | str | Number, member: int | None) -> None:
-        """Change the rate, or that of the member with that index. Raises TypeError and ValueError for an index that is none."""
+        """Change the rate, or that of the member with that index. Raises TypeError or ValueError for a wrong index."""
         scheduler: Scheduler = self.scheduler
         if member is not None:
             check_count("set_rate(member)", member)

@@ -228,7 +228,7 @@ class Supply(Timeline):
         return None
 
     def here(self) -> Loop | None:
-        """The loop that runs, whose clock it goes by from now on; see `Tree.here`."""
+        """The running loop, whose clock it follows from now on; see `Tree.here`."""
         loop = self.tree.here()
         if loop is None:
             self.begun = True
