@@ -1,4 +1,4 @@
-"""The meter: a permit that lies ready is had by one call, which reads the clock, compares and adds.
+"""The meter takes a permit that lies ready in one call, which reads the clock, compares and adds.
 
 For single permits, four strategies are a straight line: a bucket, a pool with burst ratio 1, the ticks accumulator, and burst compensation
 with a strictness of 0 or 1. A permit is due at an instant, the next one some ticks (`Rate._ticks`) later, and what lies idle for longer
@@ -23,12 +23,9 @@ if TYPE_CHECKING:
     Take = Callable[[int, int, int | None], int]
 
 
-FAR = 1 << 62
-"""An instant that no clock reaches, in ns."""
-ENDLESS = inf
-"""The slack of a line from which nothing is cut off."""
-NO_LINE = (1, 1, -inf, -1)
-"""The numbers where the line is not straight, and no grab succeeds."""
+FAR = 1 << 62  # an instant that no clock reaches, in ns
+ENDLESS = inf  # the slack of a line from which nothing is cut off
+NO_LINE = (1, 1, -inf, -1)  # the numbers where the line is not straight, and no grab succeeds
 
 
 class PureLoopCheck:
@@ -116,8 +113,7 @@ class PureMeter:
         return type(self), (self.numbers, self.due), (None, {name: getattr(self, name) for name in ("since", "last", "cut", "peak")})
 
 
-COMPILED: bool = False
-"""Whether `Meter` is the compiled one."""
+COMPILED: bool = False  # whether `Meter` is the compiled one
 if TYPE_CHECKING:
     Meter: TypeAlias = PureMeter
     LoopCheck: TypeAlias = PureLoopCheck

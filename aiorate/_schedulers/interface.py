@@ -122,8 +122,7 @@ class Scheduler(ABC):
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits that were used without a request. Later requests wait for them.
 
-        This default takes portions of the largest request allowed, each as soon as it is due. Strategies of aiorate that have one take any
-        number in one step.
+        This default takes portions of the largest request allowed, each as soon as it is due.
         """
         check_permits("charge()", permits)
         most = permits if self.max_permits is None else self.max_permits
