@@ -216,8 +216,7 @@ class Base:
     # Sharing.
 
     def _check_part(self, what: str, process: bool, shared: bool = False) -> None:
-        """Raise ValueError, which names it ``what``, unless it can be a part of something for a ``process``, or for one event loop.
-        ``shared``: others take permits from it."""
+        """Raise ValueError, which names it ``what``, if its scope is another, or if it is ``shared`` and has a ``max_waiting``."""
         if shared and (most := self._node.max_waiting) is not None:
             raise ValueError(f"{what}: what is shared cannot have max_waiting={most[0]}. Give max_waiting to those who share it.")
         if process is not self._node.tree.threads:

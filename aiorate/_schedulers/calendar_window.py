@@ -123,7 +123,7 @@ class CalendarWindow(Window):
         hour, shortest = _HOUR * NS_PER_SECOND, self.rate._shortest_ns
         if shortest > hour and self._tz.utcoffset(None) is None:
             change = 2 * hour if shortest <= 24 * hour else 26 * hour  # an island that crosses the date line leaves out a day
-            shortest = max(shortest - change, hour)
+            shortest = max(shortest - change, hour)  # the least that a change of the clocks leaves
         return self.rate.permits * (1 + -(-window // shortest))
 
     def _earliest(self, permits: int, now: int, ahead: int = 0) -> int:

@@ -81,6 +81,6 @@ class Dimensions(AllOf):
         self._waited = 0, None  # who waits for the end of a pause does not wait for what was granted at the same instant
 
     def reset(self, now: int) -> None:
-        """Reset all dimensions, and forget what servers said."""
+        """Reset all dimensions, and forget what servers said, as a new budget would not know it."""
         super().reset(now)
         self._permitted = self.members

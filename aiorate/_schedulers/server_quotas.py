@@ -48,7 +48,7 @@ class _Remainder:
         self._heed(left, size, gain, full_in, now)
 
     def tell(self, left: int, size: int, full_in: int, now: int, at: int, error: int, in_flight: int) -> None:
-        """Follow a later report of a bucket. ``now`` is the limiter's instant, and ``at`` the same in time that no pause holds up.
+        """Follow a later report of a bucket; see `ServerQuotas.refill`.
 
         The earlier rate stays if the report tells none: the bucket is full or soon will be, or ``full_in`` is not known within a tenth.
         """
@@ -146,7 +146,7 @@ class ServerQuotas(AllOf):
         left, limit, at, requests = quota.remaining, quota.limit, now + held_for, quota.unit == "requests"
         in_flight = in_flight if requests else 0
         if left is None and quota.used is not None and ns:
-            # Without a limit, of the strategy's own rate, if that is per such a window.
+            # Without a limit, of the strategy's own rate per such a window.
             own = [part.rate.permits for part in (*self.members, *self.members[0].members) if part.rate.period_ns == window]
             most = min(own, default=None) if limit is None else limit
             left = None if most is None else max(0, most - quota.used)

@@ -45,8 +45,8 @@ def plan_of(rate: Rate | str, permits: int, ns: int = 0, ratio: tuple[int, int] 
 
 
 class Stored(Metered):
-    """A permit that comes back is credited only if there was room for it at every instant since its take. The room was smallest just before
-    the take that found the highest level. So `_peaks` has the takes that found more than every later take."""
+    """The room for permits that come back was smallest just before the take that found the highest level. So `_peaks` has the takes that
+    found more than every later take."""
 
     __slots__ = ("_at_first", "_initial", "_last", "_over", "_peaks", "_plan")
     rate: Rate

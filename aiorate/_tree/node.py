@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from aiorate._tree.tree import Tree
 
 
-_ESTIMATED = 32  # requests that time out in one wake-up whose errors say how long each would have waited
+_ESTIMATED = 32  # requests that time out in one wake-up, whose errors estimate the whole wait
 
 # What a request took: of each limit from its own up, the permits, and the instant at which it took them.
 Taken = tuple[tuple["Node", "Permits", int], ...]

@@ -77,8 +77,8 @@ class Supply(Timeline):
         self.late: tuple[int, int] | None = None
         """If the last wake-up was late and left nobody in line: the instant up to which it served, and its own.
 
-        What delayed it also delayed the callers right after it, and all callers until the tasks that it woke go on. They are booked
-        from the first instant, at most `catch_up` back.
+        What delayed it also delayed the callers right after it, and until the tasks that it woke go on. They are booked from the first
+        instant, at most `catch_up` back.
         """
         self.tree: Tree = tree
         self.name: str | None = name
