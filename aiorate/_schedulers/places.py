@@ -66,7 +66,6 @@ class Places(Scheduler):
         self.used, self.holder = 0, None
 
     def set_rate(self, rate: Rate, now: int) -> None:
-        """Refused: places have a number, not a rate."""
         raise RuntimeError("set_rate(): a limit of concurrency has no rate.")
 
     def bound(self, window: int, largest: int = 1) -> int | None:

@@ -276,7 +276,7 @@ class Limit(Node):
         self.changed()
 
     def set_rate(self, rate: Rate | str | Number, member: int | None) -> None:
-        """Change the rate, or that of the member with that index. Raises TypeError or ValueError for a wrong index."""
+        """Change the rate, or that of the member with that index."""
         scheduler: Scheduler = self.scheduler
         if member is not None:
             check_count("set_rate(member)", member)
@@ -307,7 +307,7 @@ class Limit(Node):
         self._rate_changed()
 
     def _rate_changed(self) -> None:
-        """After a change of the rate: requests in line that can no longer be granted fail, and the others are timed again."""
+        """Fail requests in line that can no longer be granted, and time the others again."""
         self.own_counters().unused = 0  # a part of a permit, measured by the old rate
         for each in (*self.line, *self.line.below()):
             if (error := self.impossible(each.wanted)) is not None:
@@ -367,10 +367,7 @@ class Limit(Node):
         self.changed()
 
     def belong(self, above: Self | None, permits_above: Callable[[Permits], Permits] = SAME) -> None:
-        """Belong to a key or a budget from now on, and take every grant from the limit above too, if there is one.
-
-        Raises ValueError if it belongs to one already, if it is in use, or if limits would share in a circle or on too many levels.
-        """
+        """Belong to a key or a budget from now on, and take every grant from the limit above too, if given. ValueError if it cannot."""
         if self.above is not None or self.scheduler._owner is _KEY:
             raise ValueError("it belongs to another key, or shares a limit, already: make one for each key.")
         if above is not None:
