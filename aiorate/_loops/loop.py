@@ -1,6 +1,6 @@
-"""The Loop: all that limiters need of the event loop that runs their callers, and of the clock. Never the wall clock.
+"""The Loop: all that limiters need of the event loop that runs their callers, and of the clock, which is never the wall clock.
 
-There is one for asyncio, one for trio, and one for all loops and threads of a process together. Knows nothing of rates, nor who is next.
+There is one for asyncio, one for trio, and one for all loops and threads of a process together. Knows nothing of rates.
 """
 
 from __future__ import annotations
@@ -56,18 +56,12 @@ class _Request:
     """What the line of a request keeps with its ticket."""
 
     __slots__ = ()
-    wanted: Any
-    """The permits that it wants."""
-    since: int
-    """The instant since when it stands in line."""
-    asked: int
-    """What the clock read when it was asked for."""
-    most_ns: int | None
-    """For how long it may wait; None: as long as it takes."""
-    epoch: int
-    """That of its tree at the time."""
-    left: bool
-    """Whether its owner waits no longer. One that has left its line is not granted."""
+    wanted: Any  # the permits
+    since: int  # the instant since when it stands in line
+    asked: int  # what the clock read when it was made
+    most_ns: int | None  # for how long it may wait; None: as long as it takes
+    epoch: int  # that of its tree at the time
+    left: bool  # whether its owner waits no longer: then it is not granted
 
 
 class FutureTicket(Future[Any], _Request):
@@ -92,11 +86,9 @@ class OutcomeTicket(_Request):
         self.waker: Waker = waker
 
     def done(self) -> bool:
-        """Whether its owner may go on."""
         return self.outcome is not None
 
     def set_result(self, outcome: Any, /) -> None:
-        """Decide it, and let its owner go on."""
         self.outcome = outcome
         self.waker.wake(self.signal)
 
@@ -105,12 +97,11 @@ Ticket: TypeAlias = FutureTicket | OutcomeTicket  # what a waiter holds; of a fu
 
 
 class Waker(ABC):
-    """Lets those who hold its tickets wait, and wakes them."""
+    """Lets the owners of its tickets wait, and wakes them."""
 
     __slots__ = ()
 
     def ticket(self) -> Ticket:
-        """Make a ticket for somebody who is going to wait here."""
         raise NotImplementedError  # where the callers are in other threads, which bring theirs
 
     @abstractmethod
@@ -118,15 +109,15 @@ class Waker(ABC):
         """Return what its owner awaits, again and again until the ticket is done."""
 
     def wake(self, signal: Any, /) -> None:
-        """Let the owner of a signal go on, if it still waits. Called where it is waited for."""
+        """Let the owner of a signal go on, if it still waits. Called where the owner waits."""
         raise NotImplementedError  # there, the loops of the callers wake them
 
     def ring(self, look: Callable[[], object]) -> None:
-        """The first is due: have somebody look, now or in a task of its own."""
+        """The first is due: look, now or in a task."""
         look()
 
     def retire(self) -> None:
-        """Have nothing decided from now on: its owners are in a loop that is no longer used, or its key is gone."""
+        """Decide nothing from now on: the owners are in a loop that is no longer used, or the key is gone."""
         return
 
     async def aclose(self) -> None:
@@ -135,38 +126,31 @@ class Waker(ABC):
 
 
 class Loop(Waker):
-    """An event loop of asyncio, uvloop or trio, as limiters with a certain clock see it; or all loops and threads of a process as one."""
+    """An event loop, as limiters with a certain clock see it; or all loops and threads of a process as one."""
 
     __slots__ = ("__weakref__", "_process", "_timers", "check", "grain", "manual", "monotonic", "most", "native", "read", "steady")
 
     def __init__(self, native: Any, read: ReadClock, clock: Clock | None) -> None:
-        self.native: Any = native
-        """The loop itself, by which it is told from others; None: it is all of them."""
+        self.native: Any = native  # the loop itself; None: it is all of them
         self.read: ReadClock = read if clock is None else clock.now
-        """Reads the clock that callers on this loop go by, in ns."""
-        self.monotonic: bool = self.read is monotonic_ns
-        """Whether that is ``time.monotonic_ns``, which other loops go by too."""
+        self.monotonic: bool = self.read is monotonic_ns  # as other loops' clocks are
         self._timers: Any = clock if hasattr(clock, "call_at") else None
-        self.manual: bool = self._timers is not None
-        """Whether the clock keeps its own timers, and time does not pass by itself."""
-        self.most: int = FAR if self.manual else MOST
-        """How many tasks may be woken in one iteration of the loop."""
+        self.manual: bool = self._timers is not None  # whether the clock keeps its own timers, and time does not pass by itself
+        self.most: int = FAR if self.manual else MOST  # tasks that may be woken in one iteration of the loop
+        # Whether its clock goes on by itself while the process runs, so that a caller may be served before anybody sees who it is.
         self.steady: bool = False
-        """Whether its clock goes on by itself as long as the process runs, so that a caller may be served before anybody sees who it is."""
-        self.grain: int = GRAIN_NS
-        """Nanoseconds that wake-ups are kept apart."""
-        self.check: LoopCheck = LoopCheck()
-        """Until when no caller needs to ask whether the loop is `starved`."""
+        self.grain: int = GRAIN_NS  # ns that wake-ups are kept apart
+        self.check: LoopCheck = LoopCheck()  # until when no caller needs to ask whether the loop is `starved`
         self._process = os.getpid()
 
     @property
     def forked(self) -> bool:
-        """Whether it belongs to another process, and was copied by a fork."""
+        """Whether a fork copied it from another process."""
         return self._process != os.getpid()
 
     @property
     def running(self) -> bool:
-        """Whether the loop runs now, in any thread of this process."""
+        """Whether it runs now, in any thread of this process."""
         return not self.closed
 
     @property
@@ -182,7 +166,7 @@ class Loop(Waker):
         """Call back when the clock reads ``reading`` ns, or roughly then: a timer is a hint, the clock is the judge."""
         if self._timers is None:
             return self._call_after(min(max(reading - self.read(), 0), LONGEST_NS), callback)
-        # Such a clock may outlive the loop, and a closed loop wakes no task.
+        # The clock may outlive the loop, and a closed loop wakes no task.
         timer: Handle = self._timers.call_at(reading, lambda: None if self.closed else callback())
         return timer
 
@@ -191,10 +175,7 @@ class Loop(Waker):
         """Call back in so many nanoseconds."""
 
     def filler(self, look: Callable[[], object], fail: Callable[[BaseException], object], name: str | None) -> Waker:
-        """What wakes those who wait for a token pool: a task of that name, or the loop, as all others.
-
-        The task has its limit look when the first is due, and fail should that raise.
-        """
+        """What wakes those who wait for a token pool: a task, which calls ``fail`` if ``look`` raises; or the loop, as all others."""
         return self
 
     @abstractmethod
@@ -212,25 +193,23 @@ class Loop(Waker):
 class OneLoop(Loop):
     """What the loops of all families have in common: whether they turn.
 
-    A caller that finds the loop starved waits for its turn, whatever limiter it calls. Each iteration of the loop lets some callers
-    through, in order of arrival; those that find the loop starved again keep their places, but the first of them always goes on. Without
-    callers, there is no task, timer or callback in the loop.
+    A caller that finds the loop starved waits for its turn. Each iteration lets some callers through, in order of arrival. Those that find
+    the loop starved again keep their places, but the first of them always goes on. Without callers, there is no timer or callback in it.
     """
 
     __slots__ = ("_first", "_handed", "_plain", "_posted", "_queue", "_since")
 
-    natives: ClassVar[type]
-    """The class of the loops themselves."""
+    natives: ClassVar[type]  # the class of the loops themselves
 
     @staticmethod
     @abstractmethod
     def here() -> object | None:
-        """The loop of this family that runs in this thread; None: none does."""
+        """The loop of this family that runs in this thread, if any."""
 
     @staticmethod
     @abstractmethod
     def task() -> object | None:
-        """The task of this family that runs in this thread; None: none does."""
+        """The task of this family that runs in this thread, if any."""
 
     @staticmethod
     @abstractmethod
@@ -256,7 +235,7 @@ class OneLoop(Loop):
         """Make what to `wait` for once. Called where it is waited for."""
 
     def hand(self, call: Callable[[], object]) -> bool:
-        """Have the loop make a call. Any thread may ask. Returns whether `send` has to be called: however many calls there are, once."""
+        """Have the loop make a call. Any thread may ask. Returns whether `send` must be called: once for any number of calls."""
         self._handed.append(call)
         posted, self._posted = self._posted, True
         return not posted
@@ -288,7 +267,7 @@ class OneLoop(Loop):
         return (self._plain or self)._wait_for_turn()
 
     def _held_for(self) -> int:
-        """Nanoseconds since the loop was last seen running its other tasks; 0 if it was not watched. Watches it from now on."""
+        """Nanoseconds since the loop last ran its other tasks; 0 if it was not watched. Watches it from now on."""
         now = self.read()
         since = self._since
         if since is None:
@@ -317,7 +296,7 @@ class OneLoop(Loop):
 
 
 def call_back(callback: Callable[[], object], where: str) -> None:
-    """Call it where no caller could handle an error, which is logged with where it happened."""
+    """Call it where no caller could handle an error: errors are logged."""
     try:
         callback()
     except Exception:

@@ -1,6 +1,6 @@
-"""Trio runs. Only here trio and anyio are imported, where a limiter is used under trio.
+"""Runs of trio. Imported, with trio and anyio, once a limiter is used under trio.
 
-Grants are in order; trio runs the tasks that are woken at one instant in either order. Knows nothing of rates.
+Grants are in order, although trio runs the tasks that are woken at one instant in any order.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 Token = trio.lowlevel.TrioToken
-_OVER = (trio.RunFinishedError, OSError)  # a run that ended; or that broke off, and its wake-up socket is closed
+_OVER = (trio.RunFinishedError, OSError)  # the latter if a run broke off: its wake-up socket is closed
 
 
 class TrioLoop(OneLoop):
-    """One ``trio.run()``, by whose token it is known."""
+    """One ``trio.run()``, known by its token."""
 
     __slots__ = ("_clock", "_ended")
     native: Token
@@ -93,7 +93,7 @@ class TrioLoop(OneLoop):
 
     def wake(self, signal: anyio.Event, /) -> None:
         """Raises RuntimeError in another thread, or after its run has broken off."""
-        if self.here() is not self.native:  # another run would take the task for one of its tasks
+        if self.here() is not self.native:  # another run would take the task for one of its own
             raise RuntimeError("a waiter can only be woken in its own trio run")
         signal.set()
 
@@ -118,10 +118,9 @@ class _Timer:
 
     def cancel(self) -> None:
         self._callback = None
-        if TrioLoop.here() is self._native:  # another run would take the task for one of its tasks
+        if TrioLoop.here() is self._native:  # as in wake()
             self._scope.cancel()
 
 
 def _whole(seconds: float) -> int:
-    """Nanoseconds, to the nearest."""
     return round(seconds * NS_PER_SECOND)
