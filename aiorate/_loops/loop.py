@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 
-GRAIN_NS = 1_000_000  # between wake-ups: loops' timers may fire early, and must not make a limiter spin (uvloop#233)
-MOST = 1_000  # callers woken in one iteration of a loop; more would delay the next iteration for too long
+GRAIN_NS = 1_000_000  # between wake-ups: timers may fire early, and must not make a limiter spin (uvloop#233)
+MOST = 1_000  # callers woken in one iteration of a loop; more would delay the next for too long
 _AT_ONCE = 64  # callers let through in one iteration: resuming so many in vain takes a fiftieth of 10 ms
 LOOP_CHECK_NS = 5_000_000  # two checks within the 10 ms for which callers may keep a loop busy
-LONGEST_NS = 86_400 * NS_PER_SECOND  # not all loops can wait for longer, and a deadline may be a float; the clock is read again then
+LONGEST_NS = 86_400 * NS_PER_SECOND  # not all loops can wait for longer; the clock is read again then
 
 
-ReadClock: TypeAlias = "Callable[[], int]"  # the cheapest callable that reads a clock, in ns
+ReadClock: TypeAlias = "Callable[[], int]"  # the cheapest call that reads a clock, in ns
 
 
 @runtime_checkable
@@ -71,7 +71,7 @@ class FutureTicket(Future[Any], _Request):
 
     @property
     def outcome(self) -> Any:
-        """None: not decided, or not before its owner was cancelled."""
+        """None: not decided, or only after its owner was cancelled."""
         return self.result() if self.done() and not self.cancelled() else None
 
 
@@ -93,7 +93,7 @@ class OutcomeTicket(_Request):
         self.waker.wake(self.signal)
 
 
-Ticket: TypeAlias = FutureTicket | OutcomeTicket  # what a waiter holds; of a future, only what the other has too
+Ticket: TypeAlias = FutureTicket | OutcomeTicket  # use of a future only what the other has too
 
 
 class Waker(ABC):
@@ -218,16 +218,16 @@ class OneLoop(Loop):
 
     def __init__(self, native: Any, clock: Clock | None, precise: bool, plain: OneLoop | None) -> None:
         super().__init__(native, self.own_time(native), clock)
-        self._plain = plain  # the same loop by its own time, which knows whether it turns; None: this one
+        self._plain = plain  # the same loop by its own time, which knows whether it turns; None: this
         self._queue: OrderedDict[object, Any] = OrderedDict()  # callers in order of arrival, each with its signal
-        self._first: object = None  # of the callers that were let through last
-        self._since: int | None = None  # the first reading of the clock in this iteration; None: nobody asks when the next one begins
+        self._first: object = None  # of those let through last
+        self._since: int | None = None  # the first reading in this iteration; None: it is not watched
         self._handed: deque[Callable[[], object]] = deque()
         self._posted = False
 
     @property
     def ended(self) -> bool:
-        """Whether it is known to be closed without asking the loop, which would wake it."""
+        """Whether it is known to be closed. Asking `closed` may wake it."""
         return self.closed
 
     @abstractmethod
@@ -247,7 +247,7 @@ class OneLoop(Loop):
 
     def _deliver(self) -> None:
         handed = self._handed
-        self._posted = False  # before the queue is read: hand() sets this flag only after it has added its call
+        self._posted = False  # before the queue is read: hand() adds its call before it sets this
         for _ in range(min(len(handed), MOST)):
             handed.popleft()()
         if handed and not self._posted:
@@ -257,7 +257,7 @@ class OneLoop(Loop):
     def starved(self) -> bool:
         now = self.read()
         if self.manual or now < self.check.until or self.here() is not self.native or self.task() is None:
-            return False  # not a task of this loop calls, but perhaps one of a guest of the loop, such as a trio run
+            return False  # the caller may be a task of a guest of the loop, such as a trio run
         held_for = (self._plain or self)._held_for()
         until = now - held_for + LOOP_CHECK_NS
         self.check.until = until if -FAR < until < FAR else 0  # a clock of users may read anything
@@ -273,7 +273,7 @@ class OneLoop(Loop):
         if since is None:
             since = self._since = now
             self.post(self._on_iteration)
-        return now - since  # called in another thread, where a call is about to fail, the loop may have run an iteration meanwhile
+        return now - since  # another thread may ask, and the loop may have run an iteration meanwhile
 
     async def _wait_for_turn(self) -> None:
         self._held_for()
