@@ -1,4 +1,4 @@
-"""A rate that follows what a server answers, between two bounds. Knows nothing of HTTP; `aiorate._limiters.finder` decides the rate."""
+"""A rate that follows what a server answers, between two bounds. `aiorate._limiters.finder` decides it."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class _Search:
         node, finder = self.node, self._finder
         now = node.look_now()
         stood = node.offset + node.held_for
-        took = max(0, min(took, now - self._begun))  # no grant was before the search began, whatever a clock or a caller says
+        took = max(0, min(took, now - self._begun))  # whatever a clock or a caller says
         if pause is None:
             finder.succeeded(now, took, stood)
         else:

@@ -4,9 +4,8 @@
 
 Every request waits for its permits before it takes a connection. Each hop of a redirect and the handshake of a WebSocket are requests too.
 
-aiohttp's ``ClientTimeout(total=...)``, 300 s by default, includes the wait. Its other timeouts do not. Pass
-``ClientTimeout(total=None, sock_connect=10, sock_read=60)``, or wait outside: ``async with limiter, session.get(url) as r:``.
-An error of the limiter reaches the caller as it is, and is not an ``aiohttp.ClientError``.
+Of aiohttp's timeouts, only ``total``, 300 s by default, includes the wait: ``ClientTimeout(total=None, sock_connect=10, sock_read=60)`` has
+none. An error of the limiter reaches the caller as it is, and is not an ``aiohttp.ClientError``.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def _network(host: str) -> str:
 
 _MOST = 999_999_999_999_999  # the largest integer of a structured field: RFC 9651, section 3.3.1
 _LONGEST_NAME = 64  # characters: aiorate reads fields of up to 1024
-_PLAIN = bytes({*range(0x20, 0x7F)} - {*b'"\\'}).decode()  # characters that a string of a structured field may hold as they are
+_PLAIN = bytes({*range(0x20, 0x7F)} - {*b'"\\'}).decode()  # what a string of a structured field may hold as it is
 _UNKNOWN = _MOST * NS_PER_SECOND  # a longer wait, in ns, cannot be written
 
 
@@ -259,7 +259,7 @@ async def _enter_at_once(limiter: Limiter) -> bool:
 
 def _telling(send: Send, limiter: Limiter, name: str) -> Send:
     def send_with_headers(message: Message) -> Awaitable[None]:
-        # A plain function, so that each chunk of a stream goes straight to the server.
+        # Not a coroutine: each chunk of a stream goes straight to the server.
         if message["type"] == "http.response.start":
             headers: Iterable[tuple[bytes, bytes]] = message.get("headers") or ()
             # A copy, because the application may use its own again.

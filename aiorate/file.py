@@ -48,8 +48,8 @@ D = TypeVar("D", bound=Base)
 
 
 class _Desks(Generic[D]):
-    """Two desks, so that neither pays for the other: the first, without a lock, serves the thread that called first, with its event loops.
-    The second serves all other threads and all who block. All attributes are those of the caller's desk.
+    """Two desks, so that only those who need a lock pay for it. The first serves the thread that called first, with its event loops. The
+    second serves all other threads and all who block. Attributes are those of the caller's desk.
     """
 
     _may_block = True

@@ -144,7 +144,7 @@ class _Meters:
         meter.create_observable_counter("aiorate.permits", [partial(self._observe, "permits")], "{permit}", "Permits granted.")
         meter.create_observable_counter("aiorate.refusals", [partial(self._observe, "refusals")], "{request}", "Requests refused.")
         meter.create_observable_up_down_counter("aiorate.waiting", [partial(self._observe, "waiting")], "{request}", "Requests in line.")
-        self._read: dict[str, list[Observation]] = {}  # for the instruments that follow in the same collection
+        self._read: dict[str, list[Observation]] = {}  # for the next instruments of the same collection
 
     def _observe(self, instrument: str, options: CallbackOptions) -> list[Observation]:
         from opentelemetry.metrics import Observation
@@ -166,12 +166,12 @@ def _made_for(given: object, current: object, api: type, make: Callable[[Any, st
     provider = current if given is None else given
     with _lock:
         if provider not in _made:
-            # What the API's placeholder made, before this became the global provider, belongs to this now.
+            # What the API's placeholder made before this became the global provider.
             early = [made for of, made in _made.items() if provider is current and type(of).__module__.startswith(api.__module__)]
             version = next((each.version for each in distributions(name="aiorate-limiter")), None)
             _made[provider] = early[0] if early else make(provider, "aiorate", version)
         return _made[provider]
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows. No other thread may hold the lock then, because it would be missing in the child.
+if hasattr(os, "register_at_fork"):  # not on Windows. If another thread held the lock, nobody would release it in the child.
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 
-GRAIN_NS = 1_000_000  # between wake-ups: timers may fire early, and must not make a limiter spin (uvloop#233)
+GRAIN_NS = 1_000_000  # between wake-ups: timers that fire early must not make a limiter spin (uvloop#233)
 MOST = 1_000  # callers woken in one iteration of a loop; more would delay the next for too long
 _AT_ONCE = 64  # callers let through in one iteration: resuming so many in vain takes a fiftieth of 10 ms
 LOOP_CHECK_NS = 5_000_000  # two checks within the 10 ms for which callers may keep a loop busy
@@ -106,7 +106,7 @@ class Waker(ABC):
 
     @abstractmethod
     def wait(self, ticket: Any, /) -> Awaitable[object]:
-        """Return what its owner awaits, again and again until the ticket is done."""
+        """Return what its owner awaits, again until the ticket is done."""
 
     def wake(self, signal: Any, /) -> None:
         """Let the owner of a signal go on, if it still waits. Called where the owner waits."""
@@ -121,7 +121,7 @@ class Waker(ABC):
         return
 
     async def aclose(self) -> None:
-        """Return once no task is left. All who waited have failed before."""
+        """Return once no task is left. Nobody waits by then."""
         return
 
 
@@ -156,11 +156,11 @@ class Loop(Waker):
     @property
     @abstractmethod
     def closed(self) -> bool:
-        """Whether the loop can never run again in this process."""
+        """Whether it can never run again in this process."""
 
     @abstractmethod
     def post(self, callback: Callable[[], object]) -> None:
-        """Call back in the loop's next iteration. Any thread may ask. Raises RuntimeError or OSError if the loop never runs again."""
+        """Call back in the loop's next iteration, from any thread. Raises RuntimeError or OSError if there is none."""
 
     def call_at(self, reading: int, callback: Callable[[], object]) -> Handle:
         """Call back when the clock reads ``reading`` ns, or roughly then: a timer is a hint, the clock is the judge."""
@@ -232,10 +232,10 @@ class OneLoop(Loop):
 
     @abstractmethod
     def signal(self) -> Any:
-        """Make what to `wait` for once. Called where it is waited for."""
+        """Make what to `wait` for once, in the loop."""
 
     def hand(self, call: Callable[[], object]) -> bool:
-        """Have the loop make a call. Any thread may ask. Returns whether `send` must be called: once for any number of calls."""
+        """Have the loop make a call, from any thread. Returns whether `send` must follow: once for any number of calls."""
         self._handed.append(call)
         posted, self._posted = self._posted, True
         return not posted

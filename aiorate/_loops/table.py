@@ -27,7 +27,7 @@ def _trio() -> type[OneLoop]:
     return TrioLoop
 
 
-# By the library that a program has to import first. asyncio is not here, because running_loop() asks for its loop without a call.
+# The table, by the library that a program has to import first. asyncio is not in it: running_loop() asks for its loop without a call.
 _OTHERS: dict[str, Callable[[], type[OneLoop]]] = {"trio": _trio}
 
 

@@ -46,7 +46,7 @@ class TrioLoop(OneLoop):
 
     @staticmethod
     def own_time(native: Token) -> ReadClock:
-        # Each run has its own clock, with its own origin. It can be read after the run, unlike `trio.current_time`.
+        # Each run has its own clock and origin. Unlike `trio.current_time`, it can be read after the run.
         clock = trio.lowlevel.current_clock()
         return lambda: _whole(clock.current_time())
 
@@ -77,7 +77,7 @@ class TrioLoop(OneLoop):
     def _call_after(self, ns: int, callback: Callable[[], object]) -> Handle:
         due = _whole(self._clock.current_time()) + ns
         deadline = due / NS_PER_SECOND
-        if _whole(deadline) < due:  # rounded down: once a clock reads weeks, a float of seconds is coarser than a nanosecond
+        if _whole(deadline) < due:  # rounded down: after weeks, a float of seconds is coarser than a nanosecond
             deadline = nextafter(deadline, inf)
         return _Timer(self.native, deadline, callback)
 

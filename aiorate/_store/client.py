@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     Command = tuple[str | bytes | int, ...]
 
 
-_TICK = 0.25  # seconds between looks at a call that may hang, and at a task that may be idle
+_TICK = 0.25  # seconds between looks at a call that may hang, or an idle task
 _PATIENCE = 2  # ticks without an answer until a call is given up
-_LONGEST = 32  # the same while connecting: a cluster or a Sentinel takes a dozen round trips, whose answers are not seen here
+_LONGEST = 32  # the same while connecting: a cluster or a Sentinel takes a dozen round trips
 _IDLE = 4
 _MOST = 256  # keys in one call, which keeps the loop busy for 10 ms, and the server for 3
 _RETRY, _LONGEST_RETRY = 0.01, 0.25
@@ -52,9 +52,9 @@ _CODE = re.compile(r"(?:(?:ERR )?Error running script .*@user_script: ?\d+: )?-?
 class StoreClient:
     """Asks on behalf of the sessions that woke it, in that loop or, if it is None, in one of its own.
 
-    It calls `StoreSession.question`, and then ``answered``, ``unreachable`` or ``failed``: in decisions, in its loop. A client that was
-    given lends the settings of its connections: the one opened here takes half the time of a call through that client, and does not count
-    against its pool. That of a cluster is used itself, and never closed.
+    It calls `StoreSession.question`, and then ``answered``, ``unreachable`` or ``failed``: in decisions, in its loop. A given client lends
+    the settings of its connections: a call takes half the time through one opened here, which does not count against the client's pool.
+    The client of a cluster is used itself, and never closed.
     """
 
     def __init__(self, source: Any, loop: Any) -> None:
@@ -202,7 +202,7 @@ class StoreClient:
                 if not self._wanting:  # nothing was for a while, or nobody is left
                     break
                 await self._ask(loop)
-        except GeneratorExit:  # its loop was closed long ago, and its sessions ask in another by now
+        except GeneratorExit:  # its loop was closed, and its sessions ask in another by now
             raise
         except BaseException as raised:
             error = raised
@@ -284,7 +284,7 @@ class StoreClient:
         return replies
 
     async def _close(self) -> None:
-        """Close our own connection. The next call resolves the address again: another server may be there by then."""
+        """Close our own connection. The next call resolves the address again, which may be another server's by then."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(Exception):  # it is broken already
@@ -297,12 +297,11 @@ _clients: WeakValueDictionary[tuple[object, ...], StoreClient] = WeakValueDictio
 def client_of(source: Any, key: str, process: bool) -> StoreClient:
     """The one for that client or URL, in the loop that runs or for the whole ``process``. Called in a decision.
 
-    For a cluster, each key has its own, since a node that is down must not keep the keys of others waiting.
+    In a cluster, each key has its own, since a node that is down must not keep other nodes' keys waiting.
     """
     loop = None if process else running_loop()
     if not process and not isinstance(loop, asyncio.AbstractEventLoop):
         raise RuntimeError("RedisLimiter and RedisBudget work on asyncio and uvloop, and with scope='process' in any event loop.")
-    # Source and loop live as long as it does.
     place = (source if isinstance(source, str) else id(source), id(loop), os.getpid(), key if is_cluster(source) else "")
     return _clients.get(place) or _clients.setdefault(place, StoreClient(source, loop))
 

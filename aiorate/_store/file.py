@@ -87,7 +87,7 @@ class StoreFile:
     def forked(self) -> None:
         """Called in a child process too, which would share its parent's lock with the open file."""
         self._lock = RLock()
-        self._busy = 0, 0  # the first and the last try in a row that met the lock of another process
+        self._busy = 0, 0  # the first and the last try in a row that met a lock
         self.close()
 
     def ask(self, record: Record, now: float, decide: Decide[T], patient: bool) -> T:
@@ -182,7 +182,7 @@ class StoreFile:
             first, pages = first + pages, pages * _GROWTH
 
     def _check_head(self) -> None:
-        """Write the head of an empty file. Raises OSError if it holds something else, or keeps nothing, as a device does."""
+        """Write the head of an empty file. Raises OSError if there is something else, or nothing is kept, as by a device."""
         if not os.pread(self._descriptor, 1, 0):
             os.pwrite(self._descriptor, _MAGIC, 0)
         if os.pread(self._descriptor, len(_MAGIC), 0) != _MAGIC:

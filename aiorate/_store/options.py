@@ -86,9 +86,9 @@ def check_source(source: object, alone: bool = False) -> None:
 
 
 def settings_of(source: Any) -> Any:
-    """What has the class and the settings of its connections; None: it is the client of a cluster.
+    """What has the class and the settings of connections; None for the client of a cluster.
 
-    For a URL, it is of redis-py or, for valkey URLs and where redis-py is missing, of valkey-py. Raises ImportError if neither is there.
+    For a URL, redis-py makes it or, for valkey URLs and where redis-py is missing, valkey-py. Raises ImportError if neither is there.
     """
     if not isinstance(source, str):
         return getattr(source, "connection_pool", None)

@@ -2,8 +2,8 @@
 waiters and clocks.
 
 A slot has an amount of each dimension and an instant at which it is due. A limiter's are single permits, at equal distances in long
-runs. A budget's are reservations, and a window's are requests. A request uses the next slots in order until it has its amounts. A slot
-that nobody used in time lapses, which bounds what all processes together grant.
+runs. A budget's are reservations, and a window's are requests. A request uses the next slots in order until it has its amounts. Unused
+slots lapse, which bounds what all processes together grant.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Pool(Scheduler):
         self.look_at: int | None = None  # until then the store has nothing for the first in line; None: ask it
         self.asks_below: int = -1  # slots are wanted once a grant leaves so few; -1: once a request is refused
         self.answer_ns: int = 1  # how long an answer takes, smoothed; 1: not measured yet; 0: it comes at once
-        self.patient: bool = False  # whether the first in line keeps its slots while another limit is asked after this one
+        self.patient: bool = False  # whether the first in line keeps its slots while a limit above is asked
         self.outage: str = ""  # the policy in force while the store does not answer
         self.alone: range = range(0)  # instants of the latest outage, whose grants no store has heard of
 
@@ -126,7 +126,7 @@ class Pool(Scheduler):
         return 0
 
     def correct(self, more: Sequence[int], taken: int, at_once: bool = False) -> None:
-        """More was used, or less (below 0), than was granted at that instant."""
+        """More was used, or less (below 0), than was granted then."""
         if (taken in self.alone and not at_once) or not any(more):
             return
         self.corrections = [own + its for own, its in zip(self.corrections, more, strict=True)]
@@ -237,7 +237,7 @@ class Pool(Scheduler):
             return now
         before = self.need(ahead) if ahead else (0,) * len(need)
         together = tuple([own + its for own, its in zip(need, before, strict=True)])
-        # Then the caller is first in line, and calls take() only once this is due.
+        # If it is patient, the caller is first in line, and calls take() only once this is due.
         first = self.patient and not ahead
         at, last, *_ = self._find(need, now) if first else self.find(together, self._lapsed(together, now))
         if last is not None:
@@ -335,7 +335,7 @@ class Pool(Scheduler):
             return self.calendar.bound(window, largest)
         lates = [(part, max(self._late, part.time_of(1) // 2)) for part in self.parts]
         longest = max([late for _, late in lates])
-        # A slot that a slower rate delayed may be later than those of a faster one, and there is one at a time.
+        # A slot that a slower rate delayed may be later than those of a faster one, one at a time.
         most = min([part.burst + part.rate._permits_in(window + late) + (longest > late) for part, late in lates])
         return most + (largest if largest > 1 else 0)
 

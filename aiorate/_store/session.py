@@ -77,7 +77,7 @@ class StoreSession(Talk):
             if runs:
                 sent, asked = self._ask_for(runs, within, 0.0, self._clock)
                 self._take_back(sent, nothing=True)  # of what the store is yet to hear
-                answer = local.ask(asked, now)  # not a moment later: what is due at once is due in this decision
+                answer = local.ask(asked, now)  # at this instant: what is due at once is due in this decision
                 self._book(answer, sent._replace(parts=local.parts), now)
                 self._refuse(answer)
         elif here and self._lost is not None and pool.refused and pool.find(pool.refused)[1] is None:
@@ -137,17 +137,15 @@ class StoreSession(Talk):
         return True
 
     def _enough(self, now: int) -> bool:
-        """Whether more than half of the slots that came last are left, and some last until others could be here.
-
-        Slots that the first in line gathers do not count as left.
-        """
+        """Whether more than half of the slots that came last are left, without those that the first in line gathers, and some last until
+        others could be here."""
         pool = self._pool
         if not pool.count or not pool.unit:
             return bool(pool.count) and not self._uncovered(now)
         return 2 * pool.usable(count_of(self._first() or 1), now) > self._came and pool.last_due() > now + pool.answer_ns
 
     def _wants(self) -> tuple[Runs, float]:
-        """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come first."""
+        """See `Talk._ask_for`. Requests that ask once come first."""
         pool, self._asked = self._pool, self._once(lacking=True)[:MOST_RUNS]
         if self._asked:
             return [pool.slots_of(pool.need(ticket.wanted)) for ticket in self._asked], self._slack / US
@@ -210,7 +208,7 @@ class StoreSession(Talk):
                 self._later(FLUSH_NS)
 
     def unreachable(self, failure: Unreachable, silent: float) -> bool:
-        """The store did not answer, and had not for ``silent`` seconds before the question. Returns whether to ask again."""
+        """No answer, nor any for ``silent`` seconds before the question. Returns whether to ask again."""
         sent = self._sent
         if sent is not None:
             self._unanswered()
@@ -259,7 +257,7 @@ class StoreSession(Talk):
         return error
 
     def failed(self, error: BaseException) -> None:
-        """The store refuses, the client's task ended with an error, or this limit's clock failed: nobody may hang."""
+        """The store refuses, or the client's task or this limit's clock failed: nobody may hang."""
         self._unanswered()
         self._pool.unanswered()
         if not self._node.closed:
@@ -269,7 +267,7 @@ class StoreSession(Talk):
     # Requests that ask once.
 
     def once(self, permits: Permits, most_ns: int) -> tuple[int, int] | None:
-        """Refuse it if others wait, and for longer than an answer takes, if the next slot is known to be late, or the store is lost."""
+        """Refuse it if others wait for longer than an answer takes, the next slot is known to be late, or the store is lost."""
         node, pool, now = self._node, self._pool, self._node.now()
         if most_ns >= max(pool.answer_ns, 1) or (node.above is not None and node.above.on_demand):
             return None

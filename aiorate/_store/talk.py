@@ -120,10 +120,8 @@ class Talk(Provider):
         return [(missing, (1,) * len(pool.parts))] if missing > 0 else []
 
     def _expected(self, first: int, waiting: int) -> int:
-        """How many permits the next lease will take, if use goes on as in the last one or two.
-
-        Those of the first question are not measured: a process that makes a request once in a while takes nothing ahead.
-        """
+        """How many permits the next lease will take, if use goes on as in the last one or two. Those of the first question do not count:
+        a process that makes a request once in a while takes nothing ahead."""
         pool, lease, reading, (since, before) = self._pool, self._lease, self._node.read(), self._use
         refused, granted = pool.refused[0] if pool.refused else 0, count_of(self._node.granted)
         age, used = reading - since, max(granted - before, 0)
@@ -160,7 +158,7 @@ class Talk(Provider):
             self._edges = edges[place : place + 4]
         rows = [row(part, own - gone, self._edges) for part, own in zip(pool.parts, more, strict=True)]
         horizon, reach, took = self._horizon / US, MOST, pool.answer_ns / US
-        if not pool.unit and pool.calendar is None:  # a budget books no longer ahead than some requests like the first take
+        if not pool.unit and pool.calendar is None:  # a budget
             costs = [min(part.time_of(of), MOST_NS) / US for _, need in runs[:1] for of, part in zip(need, pool.parts, strict=True)]
             horizon = min(horizon, max(_CHUNK * max(costs, default=0.0), _SHORTEST_US))
             reach = max(horizon, took)
@@ -202,7 +200,7 @@ class Talk(Provider):
         pool.add(*slots)
         if answer.wait and not sent.whole and not numbers[2]:
             wait = ceil(answer.wait * US)
-            if closes is not None:  # permits may come back meanwhile, and somebody waits for them
+            if closes is not None:  # permits may come back meanwhile
                 wait = min(wait, max(wait // _RECHECKS, NS_PER_SECOND), _LONGEST_RECHECK_NS)
             else:
                 wait = min(max(wait // 4, _SOONEST_NS), _LATEST_NS)

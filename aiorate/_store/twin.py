@@ -38,7 +38,7 @@ def take_now(
 
 
 class Answering:
-    """One run of the script, in numbers: ``kept`` is the value, ``told`` what the client was told last, ``same`` if that is the value."""
+    """One run of the script. ``kept`` is the value, ``told`` what the client was told last, ``same`` whether they are equal."""
 
     def __init__(self, now: float, asked: Question, kept: Sequence[float] | None, told: Sequence[float] | None, same: bool) -> None:
         self.now, self.asked, self.seat = now, asked, asked.seat

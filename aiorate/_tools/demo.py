@@ -86,5 +86,5 @@ async def send(seconds: float, clients: int, allowed: int, limiter: Limiter | No
                 group.create_task(keep_sending())
             if limiter is not None:
                 await asyncio.sleep(seconds)
-                await limiter.aclose()  # those in line have not been sent; those under way finish
+                await limiter.aclose()  # those under way finish
     return arrivals, answers

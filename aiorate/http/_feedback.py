@@ -136,7 +136,7 @@ def _read_retry_after(fields: dict[str, str], clock: Clock) -> tuple[float | Non
 
 
 def teach(adaptive: AdaptiveRate, feedback: Feedback | None, status: int, granted: int) -> Feedback | None:
-    """Tell the AdaptiveRate what the server did, unless it failed for another reason, and return what the limiter is to observe.
+    """Tell the AdaptiveRate what the server did, unless it failed for another reason, and return what to observe.
 
     Instead of a pause whose length the server did not name, the rate is lowered. ``granted`` is the reading at the grant.
     """
@@ -232,7 +232,7 @@ def _quota_of(policy: Item, remaining: int | None = None, reset: float | None = 
 
 
 def _window(given: dict[str, str]) -> float | None:
-    # A longer window is none: cut to a day, it would promise more.
+    # None for longer ones: cut to a day, they would promise more.
     return next((seconds for seconds in _numbers(given.get("w", "")) if 1 <= seconds <= LONGEST), None)
 
 
@@ -247,7 +247,7 @@ def _unquoted(text: str) -> str:
 
 def _items(text: str) -> list[Item]:
     # Heads and their parameters: ``"permin";q=50;w=60, 20;w=60, limit=100``. A list with an open quote or a parameter without a name has
-    # no items. RFC 9651 demands that of every error, which old drafts do not allow.
+    # no items. RFC 9651 demands that of every error, but old drafts have some.
     if '"' in re.sub(_STRING, "", text):
         return []
     items = []

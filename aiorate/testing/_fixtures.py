@@ -51,7 +51,7 @@ def pytest_asyncio_loop_factories(item: pytest.Function) -> Generator[None, Any,
     return {"virtual": VirtualLoop} if "virtual_loop" in item.fixturenames else others
 
 
-# The loop of a test is known in it only. These run there before it: one for each scope of pytest-asyncio's loops.
+# The loop of a test is known in it only. These run there before it, one for each scope of loops.
 if pytest_asyncio is not None:
     for _scope in ("function", "class", "module", "package", "session"):
 

@@ -24,7 +24,7 @@ def simulate(scheduler: Scheduler, requests: Iterable[int | tuple[int, int]]) ->
 
 
 def grants(scheduler: Scheduler, requests: Iterable[int | tuple[int, int]], max_wait: int | None = None) -> Iterable[int | None]:
-    """As `simulate`; None for a request that is refused, because it would wait longer than ``max_wait`` (ns)."""
+    """As `simulate`, but None for a request that would wait longer than ``max_wait`` (ns)."""
     latest = last = None  # when a request was made, and when one was granted
     for request in requests:
         made, permits = request if isinstance(request, tuple) and len(request) == 2 else (request, 1)
