@@ -1,4 +1,4 @@
-"""A rate that follows what a server answers, between two bounds. Knows nothing of HTTP; `aiorate._limiters.finder` decides the rate."""
+"""A rate that follows what a server answers, between two bounds. `aiorate._limiters.finder` decides it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["AdaptiveRate", "adaptive_of"]
 _WORTH_AN_EVENT = 0.1  # a settled rate that differs by more
 _LEAST, _MOST = 1e-9, 1e12  # permits per second
 _LONGEST = 10**9 * NS_PER_SECOND  # a longer pause is as good as this one
-_LEAST_REFUSED = 1e-6  # a smaller share counts as this one, or a climb would be paid for until the end of time
+_LEAST_REFUSED = 1e-6  # a smaller share counts as this one, or a climb would be paid for forever
 _DIGITS = 2000  # a rate is rounded down to at least three digits, so that it is short in logs
 _MOST_SECONDS = 10**12
 
@@ -99,7 +99,7 @@ class AdaptiveRate:
         self._search.hear(waited, pause, Feedback(429, ns_to_seconds(pause), source="Retry-After") if pause else None)
 
     def _heed(self, pause: float | None, granted: int) -> None:
-        """What an adapter heard, which observes it too: the pause if the server throttled, or None, and the reading at the grant."""
+        """What an adapter heard: the pause if the server throttled, or None; and the reading at the grant."""
         self._search.hear(self.limiter._node.read() - granted, None if pause is None else duration_to_ns(pause, "observe(pause)"))
 
     def __repr__(self) -> str:
@@ -120,7 +120,7 @@ def adaptive_of(limiter: Limiter) -> AdaptiveRate | None:
 
 
 class _Search:
-    """What is known of one limiter's rate. Holds no limiter, which would never be freed then, nor evicted as a key's."""
+    """What is known of one limiter's rate. It must not hold the limiter, which would never be freed then."""
 
     __slots__ = ("_begun", "_finder", "_period", "_told", "highest", "lowest", "node")
 
@@ -131,14 +131,14 @@ class _Search:
         node.tree.change(partial(node.move_rate, rate))
 
     def hear(self, took: int, pause: int | None, feedback: Feedback | None = None) -> None:
-        """What the server did with a request that was granted ``took`` ns ago: None, it served it; else how long to stay away."""
+        """What the server did with a request granted ``took`` ns ago: it served it (None), or asked to stay away for so many ns."""
         self.node.tree.change(partial(self._learn, took, pause, feedback))
 
     def _learn(self, took: int, pause: int | None, feedback: Feedback | None) -> None:
         node, finder = self.node, self._finder
         now = node.look_now()
         stood = node.offset + node.held_for
-        took = max(0, min(took, now - self._begun))  # no grant was before the search began, whatever a clock or a caller says
+        took = max(0, min(took, now - self._begun))  # whatever a clock or a caller says
         if pause is None:
             finder.succeeded(now, took, stood)
         else:

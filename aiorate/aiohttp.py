@@ -2,12 +2,10 @@
 
 >>> session = aiohttp.ClientSession(middlewares=[middleware(Limiter("100/s"))])
 
-Every request waits for its permits before it takes a connection. Each hop of a redirect and the handshake of a WebSocket are
-requests too. List the limiter last: a request that an earlier middleware sends again then takes permits again.
+Every request waits for its permits before it takes a connection. Each hop of a redirect and the handshake of a WebSocket are requests too.
 
-aiohttp's ``ClientTimeout(total=...)``, 300 s by default, includes the wait. Its other timeouts do not. Pass
-``ClientTimeout(total=None, sock_connect=10, sock_read=60)``, or wait outside: ``async with limiter, session.get(url) as r:``.
-An error of the limiter reaches the caller as it is, and is not an ``aiohttp.ClientError``.
+Of aiohttp's timeouts, only ``total``, 300 s by default, includes the wait: ``ClientTimeout(total=None, sock_connect=10, sock_read=60)`` has
+none. An error of the limiter reaches the caller as it is, and is not an ``aiohttp.ClientError``.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ def middleware(
     max_wait: Duration | None = None,
     feedback: bool = True,
 ) -> ClientMiddlewareType:
-    """Return a client middleware. List it last in the ``middlewares=`` of a ``ClientSession``.
+    """Return a client middleware. List it last in ``middlewares=``: what an earlier one sends again then takes permits again.
 
     The arguments are those of `aiorate.http.hooks`; ``key`` and ``cost`` are functions of aiohttp's request.
     """

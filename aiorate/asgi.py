@@ -2,7 +2,7 @@
 
 >>> app.add_middleware(RateLimitMiddleware, limiter=KeyedLimiter(lambda client: TokenBucket("5/s", burst=10)))
 
-Nothing waits: a request is let through or refused at once. The limiter decides; here is only what is told of it:
+Nothing waits: a request is let through or refused at once. The sources of what clients are told:
 
 * RateLimit and RateLimit-Policy: https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11, sections 3 to 5
 * structured fields: RFC 9651, https://www.rfc-editor.org/rfc/rfc9651#section-4.1
@@ -43,8 +43,6 @@ __all__ = ["RateLimitMiddleware", "client_address", "rate_limit_headers"]
 _logger = logging.getLogger("aiorate")
 
 
-# The key of a request by default.
-
 _NETWORK = 64  # bits: a provider gives all the rest to one customer
 _IPV4_INSIDE = [IPv6Network(net) for net in ("::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")]  # mapped, SIIT, NAT64
 
@@ -76,11 +74,9 @@ def _network(host: str) -> str:
     return str(IPv6Network((int(address), _NETWORK), strict=False))
 
 
-# What clients are told.
-
 _MOST = 999_999_999_999_999  # the largest integer of a structured field: RFC 9651, section 3.3.1
 _LONGEST_NAME = 64  # characters: aiorate reads fields of up to 1024
-_PLAIN = bytes({*range(0x20, 0x7F)} - {*b'"\\'}).decode()  # characters that a string of a structured field may hold as they are
+_PLAIN = bytes({*range(0x20, 0x7F)} - {*b'"\\'}).decode()  # what a string of a structured field may hold as it is
 _UNKNOWN = _MOST * NS_PER_SECOND  # a longer wait, in ns, cannot be written
 
 
@@ -101,8 +97,8 @@ def rate_limit_headers(limiter: Limiter, name: str = "default", *, refused: bool
 
 
 def _tell(limiter: Limiter, name: str) -> _Told:
-    """What a client is told of a limiter and of those that it shares: the fields, the names of the policies with nothing left, and the
-    seconds until all of these have something, 1 if that is unknown. Places are no quota, and clients are not told of them."""
+    """The fields for a limiter and those that it shares, the policies with nothing left, and the seconds until all of these have something,
+    1 if that is unknown. Places are not a quota, and clients are not told of them."""
     names: list[str] = []
     policies: list[str] = []
     lefts: list[str] = []
@@ -134,7 +130,7 @@ def _tell(limiter: Limiter, name: str) -> _Told:
 
 @lru_cache(256)  # limits: those of all keys are mostly the same
 def _policy(name: str, number: int, most: int, permits: int, period_ns: int) -> tuple[str, str, int]:
-    """The title of the policy, which ``number`` tells from others of that name; how it is written; and its window in seconds."""
+    """Its title, which ``number`` tells from others of that name; how it is written; and its window in seconds."""
     plain = quote(name, safe=_PLAIN, errors="surrogatepass")[:_LONGEST_NAME] or "default"
     title = f"{plain}-{number}" if number > 1 else plain
     window = min(max(ceil_div(most * period_ns, permits * NS_PER_SECOND), 1), _MOST)
@@ -224,7 +220,7 @@ class RateLimitMiddleware:
                 limiter._leave()
 
     def _name_of(self, limiter: Limiter, key: Hashable) -> str:
-        own = limiter.name  # may have the key in it, as limiters of a store need, and a key may be secret
+        own = limiter.name  # may hold the key, as limiters of a store need, and a key may be secret
         return self._limiter.name or (own if own and isinstance(key, str) and key not in own else "default")
 
     def _count(self, limiter: Limiter) -> None:
@@ -248,7 +244,7 @@ async def _refuse(send: Send, fields: list[tuple[bytes, bytes]], violated: tuple
 
 
 async def _enter_at_once(limiter: Limiter) -> bool:
-    """Take a permit, and a place where there is a limit of concurrency, if both are free now. ``limiter._leave()`` must follow True."""
+    """Take a permit and its places if all are free now. ``limiter._leave()`` must follow True."""
     with ExitStack() as undo:
         for limit, places in limiter._places:
             if not take_place(limit, places):
@@ -263,10 +259,10 @@ async def _enter_at_once(limiter: Limiter) -> bool:
 
 def _telling(send: Send, limiter: Limiter, name: str) -> Send:
     def send_with_headers(message: Message) -> Awaitable[None]:
-        # A plain function, so that each chunk of a stream goes straight to the server.
+        # Not a coroutine: each chunk of a stream goes straight to the server.
         if message["type"] == "http.response.start":
             headers: Iterable[tuple[bytes, bytes]] = message.get("headers") or ()
-            # In a copy, because the application may use its own again.
+            # A copy, because the application may use its own again.
             message = {**message, "headers": [*headers, *limiter._node.tree.run(_tell, limiter, name)[0]]}
         return send(message)
 

@@ -12,7 +12,7 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-import aiorate._tree.threads  # noqa: F401  # now: a fork while another thread imports it would leave the child waiting for that
+import aiorate._tree.threads  # noqa: F401  # now: if a thread imported it during a fork, the child would wait for that forever
 from aiorate._limiters.base import Base
 from aiorate._limiters.budget import Budget
 from aiorate._limiters.limiter import Limiter
@@ -48,21 +48,19 @@ D = TypeVar("D", bound=Base)
 
 
 class _Desks(Generic[D]):
-    """Two desks: the first serves the thread that called first, with its event loops, and the second, which has the lock that it needs, all
-    other threads and all who block. So neither pays for the other. What a limiter or a budget consists of is that of the caller's desk.
+    """Two desks, so that only those who need a lock pay for it. The first serves the thread that called first, with its event loops. The
+    second serves all other threads and all who block. Attributes are those of the caller's desk.
     """
 
     _may_block = True
 
     def _open(self, desk: Callable[[Scope], D], scope: Scope) -> None:
-        """Have a desk that ``desk`` makes for that scope."""
         self._make: Callable[[Scope], D] = desk
         self._first: D = desk(scope)
-        self._second: dict[None, D] = {}  # empty: nobody has needed it. setdefault() is one step for all threads
-        self._thread: dict[None, int] = {}  # that of the first desk; empty: nobody has called yet
+        self._second: dict[None, D] = {}  # empty until needed. setdefault() is one step for all threads
+        self._thread: dict[None, int] = {}  # that of the first desk; empty until somebody calls
 
     def _desk(self, blocks: bool = False) -> D:
-        """That of this thread, or of callers that block."""
         me, first = get_ident(), self._first
         if first._node.tree.threads or (not blocks and self._thread.setdefault(None, me) == me):
             return first
@@ -75,7 +73,7 @@ class _Desks(Generic[D]):
         return [self._first, *self._second.values()]
 
     def _each(self, call: Callable[[D], object]) -> None:
-        """Call it with all desks: with that of another thread in its event loop, if that runs."""
+        """Call it with all desks, in a desk's own event loop if that runs."""
         here = self._desk()
         for desk in self._desks:
             loop = desk._node.tree.loop

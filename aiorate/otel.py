@@ -2,8 +2,7 @@
 
 >>> undo = instrument(limiter)
 
-Requests that were granted at once cost nothing more: counts are read when metrics are collected, which may be in any thread, and only
-waits are recorded one by one. Imports opentelemetry when it is called.
+Requests that are granted at once cost nothing more: counts are read when metrics are collected, and only waits are recorded one by one.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["instrument"]
 
-# Seconds. Waits are from a fraction of a millisecond, at thousands of permits a second, to minutes, for quotas.
+# Seconds: from waits at thousands of permits a second to those for quotas.
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 
@@ -77,7 +76,7 @@ def instrument(
 
 
 class _Series:
-    """All limiters of one name. Those that are reported keep it, by the function that they tell of waits, and it goes with the last."""
+    """All limiters of one name. The function that they tell of waits keeps it, so it goes with the last."""
 
     def __init__(self, name: str | None) -> None:
         self._name = name
@@ -86,7 +85,7 @@ class _Series:
         self._ends: WeakKeyDictionary[Watched, Callable[[], None]] = WeakKeyDictionary()
 
     def add(self, limiter: Watched, use: _Use) -> Callable[[], None]:
-        """Report a limiter, once to each provider, until the function is called that this returns."""
+        """Report a limiter, once to each provider. Returns a function that ends it."""
         uses, _ = self._limiters.setdefault(limiter, ([], Counter()))
         if not uses:
             self._ends[limiter] = limiter.watch(partial(self._waited, uses))
@@ -110,7 +109,6 @@ class _Series:
         return {("waiting", None): sum(waiting), **self._counts} if waiting else {}
 
     def attributes(self, **more: str | None) -> dict[str, str | int]:
-        """The attributes of OpenTelemetry, without those that are None."""
         found = {"aiorate.limiter.name": self._name} | {f"aiorate.{attribute}": value for attribute, value in more.items()}
         return {attribute: value for attribute, value in found.items() if value is not None}
 
@@ -138,7 +136,7 @@ class _Series:
 
 
 class _Meters:
-    """The instruments of one provider. OpenTelemetry cannot remove them, so there is one set, and it reports what is there."""
+    """The instruments of one provider: one set, since OpenTelemetry cannot remove them."""
 
     def __init__(self, meter: Meter) -> None:
         what = "How long requests waited that waited and were granted."
@@ -146,7 +144,7 @@ class _Meters:
         meter.create_observable_counter("aiorate.permits", [partial(self._observe, "permits")], "{permit}", "Permits granted.")
         meter.create_observable_counter("aiorate.refusals", [partial(self._observe, "refusals")], "{request}", "Requests refused.")
         meter.create_observable_up_down_counter("aiorate.waiting", [partial(self._observe, "waiting")], "{request}", "Requests in line.")
-        self._read: dict[str, list[Observation]] = {}  # for the instruments that follow in the same collection
+        self._read: dict[str, list[Observation]] = {}  # for the next instruments of the same collection
 
     def _observe(self, instrument: str, options: CallbackOptions) -> list[Observation]:
         from opentelemetry.metrics import Observation
@@ -168,12 +166,12 @@ def _made_for(given: object, current: object, api: type, make: Callable[[Any, st
     provider = current if given is None else given
     with _lock:
         if provider not in _made:
-            # What the API's placeholder made, before this became the global provider, is its own now.
+            # What the API's placeholder made before this became the global provider.
             early = [made for of, made in _made.items() if provider is current and type(of).__module__.startswith(api.__module__)]
             version = next((each.version for each in distributions(name="aiorate-limiter")), None)
             _made[provider] = early[0] if early else make(provider, "aiorate", version)
         return _made[provider]
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows. No other thread may hold the lock then, because it would be missing in the child.
+if hasattr(os, "register_at_fork"):  # not on Windows. If another thread held the lock, nobody would release it in the child.
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)

@@ -1,4 +1,4 @@
-"""asyncio's event loops. A ticket is the future that its owner awaits, but for a filler's. No decision awaits, so nothing is locked."""
+"""asyncio's event loops, uvloop's included. No decision awaits, so nothing is locked."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class AsyncioLoop(OneLoop):
-    """An asyncio event loop, uvloop's included."""
-
     __slots__ = ("_kernel", "_rounds_up")
     native: asyncio.AbstractEventLoop
 

@@ -1,6 +1,6 @@
-"""The Loop: all that limiters need of the event loop that runs their callers, and of the clock. Never the wall clock.
+"""The Loop: all that limiters need of the event loop that runs their callers, and of the clock, which is never the wall clock.
 
-There is one for asyncio, one for trio, and one for all loops and threads of a process together. Knows nothing of rates, nor who is next.
+There is one for asyncio, one for trio, and one for all loops and threads of a process together. Knows nothing of rates.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 
-GRAIN_NS = 1_000_000  # between wake-ups: loops' timers may fire early, and must not make a limiter spin (uvloop#233)
-MOST = 1_000  # callers woken in one iteration of a loop; more would delay the next iteration for too long
+GRAIN_NS = 1_000_000  # between wake-ups: timers that fire early must not make a limiter spin (uvloop#233)
+MOST = 1_000  # callers woken in one iteration of a loop; more would delay the next for too long
 _AT_ONCE = 64  # callers let through in one iteration: resuming so many in vain takes a fiftieth of 10 ms
 LOOP_CHECK_NS = 5_000_000  # two checks within the 10 ms for which callers may keep a loop busy
-LONGEST_NS = 86_400 * NS_PER_SECOND  # not all loops can wait for longer, and a deadline may be a float; the clock is read again then
+LONGEST_NS = 86_400 * NS_PER_SECOND  # not all loops can wait for longer; the clock is read again then
 
 
-ReadClock: TypeAlias = "Callable[[], int]"  # the cheapest callable that reads a clock, in ns
+ReadClock: TypeAlias = "Callable[[], int]"  # the cheapest call that reads a clock, in ns
 
 
 @runtime_checkable
@@ -56,18 +56,12 @@ class _Request:
     """What the line of a request keeps with its ticket."""
 
     __slots__ = ()
-    wanted: Any
-    """The permits that it wants."""
-    since: int
-    """The instant since when it stands in line."""
-    asked: int
-    """What the clock read when it was asked for."""
-    most_ns: int | None
-    """For how long it may wait; None: as long as it takes."""
-    epoch: int
-    """That of its tree at the time."""
-    left: bool
-    """Whether its owner waits no longer. One that has left its line is not granted."""
+    wanted: Any  # the permits
+    since: int  # the instant since when it stands in line
+    asked: int  # what the clock read when it was made
+    most_ns: int | None  # for how long it may wait; None: as long as it takes
+    epoch: int  # that of its tree at the time
+    left: bool  # whether its owner waits no longer: then it is not granted
 
 
 class FutureTicket(Future[Any], _Request):
@@ -77,7 +71,7 @@ class FutureTicket(Future[Any], _Request):
 
     @property
     def outcome(self) -> Any:
-        """None: not decided, or not before its owner was cancelled."""
+        """None: not decided, or only after its owner was cancelled."""
         return self.result() if self.done() and not self.cancelled() else None
 
 
@@ -92,97 +86,87 @@ class OutcomeTicket(_Request):
         self.waker: Waker = waker
 
     def done(self) -> bool:
-        """Whether its owner may go on."""
         return self.outcome is not None
 
     def set_result(self, outcome: Any, /) -> None:
-        """Decide it, and let its owner go on."""
         self.outcome = outcome
         self.waker.wake(self.signal)
 
 
-Ticket: TypeAlias = FutureTicket | OutcomeTicket  # what a waiter holds; of a future, only what the other has too
+Ticket: TypeAlias = FutureTicket | OutcomeTicket  # use of a future only what the other has too
 
 
 class Waker(ABC):
-    """Lets those who hold its tickets wait, and wakes them."""
+    """Lets the owners of its tickets wait, and wakes them."""
 
     __slots__ = ()
 
     def ticket(self) -> Ticket:
-        """Make a ticket for somebody who is going to wait here."""
         raise NotImplementedError  # where the callers are in other threads, which bring theirs
 
     @abstractmethod
     def wait(self, ticket: Any, /) -> Awaitable[object]:
-        """Return what its owner awaits, again and again until the ticket is done."""
+        """Return what its owner awaits, again until the ticket is done."""
 
     def wake(self, signal: Any, /) -> None:
-        """Let the owner of a signal go on, if it still waits. Called where it is waited for."""
+        """Let the owner of a signal go on, if it still waits. Called where the owner waits."""
         raise NotImplementedError  # there, the loops of the callers wake them
 
     def ring(self, look: Callable[[], object]) -> None:
-        """The first is due: have somebody look, now or in a task of its own."""
+        """The first is due: look, now or in a task."""
         look()
 
     def retire(self) -> None:
-        """Have nothing decided from now on: its owners are in a loop that is no longer used, or its key is gone."""
+        """Decide nothing from now on: the owners are in a loop that is no longer used, or the key is gone."""
         return
 
     async def aclose(self) -> None:
-        """Return once no task is left. All who waited have failed before."""
+        """Return once no task is left. Nobody waits by then."""
         return
 
 
 class Loop(Waker):
-    """An event loop of asyncio, uvloop or trio, as limiters with a certain clock see it; or all loops and threads of a process as one."""
+    """An event loop, as limiters with a certain clock see it; or all loops and threads of a process as one."""
 
     __slots__ = ("__weakref__", "_process", "_timers", "check", "grain", "manual", "monotonic", "most", "native", "read", "steady")
 
     def __init__(self, native: Any, read: ReadClock, clock: Clock | None) -> None:
-        self.native: Any = native
-        """The loop itself, by which it is told from others; None: it is all of them."""
+        self.native: Any = native  # the loop itself; None: it is all of them
         self.read: ReadClock = read if clock is None else clock.now
-        """Reads the clock that callers on this loop go by, in ns."""
-        self.monotonic: bool = self.read is monotonic_ns
-        """Whether that is ``time.monotonic_ns``, which other loops go by too."""
+        self.monotonic: bool = self.read is monotonic_ns  # as other loops' clocks are
         self._timers: Any = clock if hasattr(clock, "call_at") else None
-        self.manual: bool = self._timers is not None
-        """Whether the clock keeps its own timers, and time does not pass by itself."""
-        self.most: int = FAR if self.manual else MOST
-        """How many tasks may be woken in one iteration of the loop."""
+        self.manual: bool = self._timers is not None  # whether the clock keeps its own timers, and time does not pass by itself
+        self.most: int = FAR if self.manual else MOST  # tasks that may be woken in one iteration of the loop
+        # Whether its clock goes on by itself while the process runs, so that a caller may be served before anybody sees who it is.
         self.steady: bool = False
-        """Whether its clock goes on by itself as long as the process runs, so that a caller may be served before anybody sees who it is."""
-        self.grain: int = GRAIN_NS
-        """Nanoseconds that wake-ups are kept apart."""
-        self.check: LoopCheck = LoopCheck()
-        """Until when no caller needs to ask whether the loop is `starved`."""
+        self.grain: int = GRAIN_NS  # ns that wake-ups are kept apart
+        self.check: LoopCheck = LoopCheck()  # until when no caller needs to ask whether the loop is `starved`
         self._process = os.getpid()
 
     @property
     def forked(self) -> bool:
-        """Whether it belongs to another process, and was copied by a fork."""
+        """Whether a fork copied it from another process."""
         return self._process != os.getpid()
 
     @property
     def running(self) -> bool:
-        """Whether the loop runs now, in any thread of this process."""
+        """Whether it runs now, in any thread of this process."""
         return not self.closed
 
     @property
     @abstractmethod
     def closed(self) -> bool:
-        """Whether the loop can never run again in this process."""
+        """Whether it can never run again in this process."""
 
     @abstractmethod
     def post(self, callback: Callable[[], object]) -> None:
-        """Call back in the loop's next iteration. Any thread may ask. Raises RuntimeError or OSError if the loop never runs again."""
+        """Call back in the loop's next iteration, from any thread. Raises RuntimeError or OSError if there is none."""
 
     def call_at(self, reading: int, callback: Callable[[], object]) -> Handle:
         """Call back when the clock reads ``reading`` ns, or roughly then: a timer is a hint, the clock is the judge."""
         if self._timers is None:
             return self._call_after(min(max(reading - self.read(), 0), LONGEST_NS), callback)
-        # Such a clock may outlive the loop, and a closed loop wakes no task.
+        # The clock may outlive the loop, and a closed loop wakes no task.
         timer: Handle = self._timers.call_at(reading, lambda: None if self.closed else callback())
         return timer
 
@@ -191,10 +175,7 @@ class Loop(Waker):
         """Call back in so many nanoseconds."""
 
     def filler(self, look: Callable[[], object], fail: Callable[[BaseException], object], name: str | None) -> Waker:
-        """What wakes those who wait for a token pool: a task of that name, or the loop, as all others.
-
-        The task has its limit look when the first is due, and fail should that raise.
-        """
+        """What wakes those who wait for a token pool: a task, which calls ``fail`` if ``look`` raises; or the loop, as all others."""
         return self
 
     @abstractmethod
@@ -212,25 +193,23 @@ class Loop(Waker):
 class OneLoop(Loop):
     """What the loops of all families have in common: whether they turn.
 
-    A caller that finds the loop starved waits for its turn, whatever limiter it calls. Each iteration of the loop lets some callers
-    through, in order of arrival; those that find the loop starved again keep their places, but the first of them always goes on. Without
-    callers, there is no task, timer or callback in the loop.
+    A caller that finds the loop starved waits for its turn. Each iteration lets some callers through, in order of arrival. Those that find
+    the loop starved again keep their places, but the first of them always goes on. Without callers, there is no timer or callback in it.
     """
 
     __slots__ = ("_first", "_handed", "_plain", "_posted", "_queue", "_since")
 
-    natives: ClassVar[type]
-    """The class of the loops themselves."""
+    natives: ClassVar[type]  # the class of the loops themselves
 
     @staticmethod
     @abstractmethod
     def here() -> object | None:
-        """The loop of this family that runs in this thread; None: none does."""
+        """The loop of this family that runs in this thread, if any."""
 
     @staticmethod
     @abstractmethod
     def task() -> object | None:
-        """The task of this family that runs in this thread; None: none does."""
+        """The task of this family that runs in this thread, if any."""
 
     @staticmethod
     @abstractmethod
@@ -239,24 +218,24 @@ class OneLoop(Loop):
 
     def __init__(self, native: Any, clock: Clock | None, precise: bool, plain: OneLoop | None) -> None:
         super().__init__(native, self.own_time(native), clock)
-        self._plain = plain  # the same loop by its own time, which knows whether it turns; None: this one
+        self._plain = plain  # the same loop by its own time, which knows whether it turns; None: this
         self._queue: OrderedDict[object, Any] = OrderedDict()  # callers in order of arrival, each with its signal
-        self._first: object = None  # of the callers that were let through last
-        self._since: int | None = None  # the first reading of the clock in this iteration; None: nobody asks when the next one begins
+        self._first: object = None  # of those let through last
+        self._since: int | None = None  # the first reading in this iteration; None: it is not watched
         self._handed: deque[Callable[[], object]] = deque()
         self._posted = False
 
     @property
     def ended(self) -> bool:
-        """Whether it is known to be closed without asking the loop, which would wake it."""
+        """Whether it is known to be closed. Asking `closed` may wake it."""
         return self.closed
 
     @abstractmethod
     def signal(self) -> Any:
-        """Make what to `wait` for once. Called where it is waited for."""
+        """Make what to `wait` for once, in the loop."""
 
     def hand(self, call: Callable[[], object]) -> bool:
-        """Have the loop make a call. Any thread may ask. Returns whether `send` has to be called: however many calls there are, once."""
+        """Have the loop make a call, from any thread. Returns whether `send` must follow: once for any number of calls."""
         self._handed.append(call)
         posted, self._posted = self._posted, True
         return not posted
@@ -268,7 +247,7 @@ class OneLoop(Loop):
 
     def _deliver(self) -> None:
         handed = self._handed
-        self._posted = False  # before the queue is read: hand() sets this flag only after it has added its call
+        self._posted = False  # before the queue is read: hand() adds its call before it sets this
         for _ in range(min(len(handed), MOST)):
             handed.popleft()()
         if handed and not self._posted:
@@ -278,7 +257,7 @@ class OneLoop(Loop):
     def starved(self) -> bool:
         now = self.read()
         if self.manual or now < self.check.until or self.here() is not self.native or self.task() is None:
-            return False  # not a task of this loop calls, but perhaps one of a guest of the loop, such as a trio run
+            return False  # the caller may be a task of a guest of the loop, such as a trio run
         held_for = (self._plain or self)._held_for()
         until = now - held_for + LOOP_CHECK_NS
         self.check.until = until if -FAR < until < FAR else 0  # a clock of users may read anything
@@ -288,13 +267,13 @@ class OneLoop(Loop):
         return (self._plain or self)._wait_for_turn()
 
     def _held_for(self) -> int:
-        """Nanoseconds since the loop was last seen running its other tasks; 0 if it was not watched. Watches it from now on."""
+        """Nanoseconds since the loop last ran its other tasks; 0 if it was not watched. Watches it from now on."""
         now = self.read()
         since = self._since
         if since is None:
             since = self._since = now
             self.post(self._on_iteration)
-        return now - since  # called in another thread, where a call is about to fail, the loop may have run an iteration meanwhile
+        return now - since  # another thread may ask, and the loop may have run an iteration meanwhile
 
     async def _wait_for_turn(self) -> None:
         self._held_for()
@@ -317,7 +296,7 @@ class OneLoop(Loop):
 
 
 def call_back(callback: Callable[[], object], where: str) -> None:
-    """Call it where no caller could handle an error, which is logged with where it happened."""
+    """Call it where no caller could handle an error: errors are logged."""
     try:
         callback()
     except Exception:

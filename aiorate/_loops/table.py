@@ -1,4 +1,4 @@
-"""Which event loop runs here, and what limiters see of it: one table of the families of loops. Knows nothing of rates.
+"""Which event loop runs here, and what limiters see of it: one table of the families of loops.
 
 To add a family, write its `OneLoop` and a row of the table; docs/contributing.md says how.
 """
@@ -27,13 +27,12 @@ def _trio() -> type[OneLoop]:
     return TrioLoop
 
 
-# The table. asyncio stands apart because running_loop() asks for its loop first, without a call. Another family is loaded once the program
-# has imported the library of that name.
+# The table, by the library that a program has to import first. asyncio is not in it: running_loop() asks for its loop without a call.
 _OTHERS: dict[str, Callable[[], type[OneLoop]]] = {"trio": _trio}
 
 
 def running_loop() -> object | None:
-    """The event loop that runs in this thread; None: none does."""
+    """The event loop that runs in this thread, if any."""
     native = running_asyncio()
     for library in _OTHERS:
         if library in modules:
@@ -45,7 +44,7 @@ def running_loop() -> object | None:
 
 
 def running_task() -> object | None:
-    """The task that runs in this thread; None: none does."""
+    """The task that runs in this thread, if any."""
     native = running_loop()
     return None if native is None else loop_of(native, None, precise=False).task()
 
@@ -61,7 +60,7 @@ def loop_of(native: object, clock: Clock | None, precise: bool) -> OneLoop:
     return plain if clock is None and not precise else type(plain)(native, clock, precise, plain)
 
 
-# By the id of the native loop, which each holds, so no other has that id meanwhile. It goes with the last limiter that uses it.
+# By the id of the native loop, which each holds, so no other has that id. Each goes with the last limiter that uses it.
 _loops: WeakValueDictionary[int, OneLoop] = WeakValueDictionary()
 
 
@@ -73,7 +72,7 @@ _here = _Here()
 
 
 def loop_here() -> OneLoop | None:
-    """The loop that runs in this thread; None: none does."""
+    """What limiters see of the loop that runs in this thread, if any."""
     native, loop = running_loop(), _here.loop
     if loop is None or loop.native is not native or loop.forked:
         loop = _here.loop = None if native is None else loop_of(native, None, precise=False)
@@ -81,7 +80,7 @@ def loop_here() -> OneLoop | None:
 
 
 def starved_here() -> bool:
-    """Whether the loop that runs in this thread is starved; False: no loop runs here."""
+    """Whether a loop runs in this thread that is starved."""
     loop = _here.loop
     if loop is not None and loop.monotonic and loop.read() < loop.check.until:  # a loop that began to run since is not starved either
         return False

@@ -1,6 +1,6 @@
-"""Trio runs. Only here trio and anyio are imported, where a limiter is used under trio.
+"""Runs of trio. Imported, with trio and anyio, once a limiter is used under trio.
 
-Grants are in order; trio runs the tasks that are woken at one instant in either order. Knows nothing of rates.
+Grants are in order, although trio runs the tasks that are woken at one instant in any order.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 Token = trio.lowlevel.TrioToken
-_OVER = (trio.RunFinishedError, OSError)  # a run that ended; or that broke off, and its wake-up socket is closed
+_OVER = (trio.RunFinishedError, OSError)  # the latter if a run broke off: its wake-up socket is closed
 
 
 class TrioLoop(OneLoop):
-    """One ``trio.run()``, by whose token it is known."""
+    """One ``trio.run()``, known by its token."""
 
     __slots__ = ("_clock", "_ended")
     native: Token
@@ -46,7 +46,7 @@ class TrioLoop(OneLoop):
 
     @staticmethod
     def own_time(native: Token) -> ReadClock:
-        # Each run has its own clock, with its own origin. It can be read after the run, unlike `trio.current_time`.
+        # Each run has its own clock and origin. Unlike `trio.current_time`, it can be read after the run.
         clock = trio.lowlevel.current_clock()
         return lambda: _whole(clock.current_time())
 
@@ -77,7 +77,7 @@ class TrioLoop(OneLoop):
     def _call_after(self, ns: int, callback: Callable[[], object]) -> Handle:
         due = _whole(self._clock.current_time()) + ns
         deadline = due / NS_PER_SECOND
-        if _whole(deadline) < due:  # rounded down: once a clock reads weeks, a float of seconds is coarser than a nanosecond
+        if _whole(deadline) < due:  # rounded down: after weeks, a float of seconds is coarser than a nanosecond
             deadline = nextafter(deadline, inf)
         return _Timer(self.native, deadline, callback)
 
@@ -93,7 +93,7 @@ class TrioLoop(OneLoop):
 
     def wake(self, signal: anyio.Event, /) -> None:
         """Raises RuntimeError in another thread, or after its run has broken off."""
-        if self.here() is not self.native:  # another run would take the task for one of its tasks
+        if self.here() is not self.native:  # another run would take the task for one of its own
             raise RuntimeError("a waiter can only be woken in its own trio run")
         signal.set()
 
@@ -118,10 +118,9 @@ class _Timer:
 
     def cancel(self) -> None:
         self._callback = None
-        if TrioLoop.here() is self._native:  # another run would take the task for one of its tasks
+        if TrioLoop.here() is self._native:  # as in wake()
             self._scope.cancel()
 
 
 def _whole(seconds: float) -> int:
-    """Nanoseconds, to the nearest."""
     return round(seconds * NS_PER_SECOND)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class _Dimension(Scheduler):
     """One dimension of a budget in a store: its rate, and its burst, or None for a rate without one.
 
-    It grants everything, because the pool grants nothing that was not booked, and has what the store said last.
+    It grants everything, because the pool grants only what was booked.
     """
 
     __slots__ = ("_place", "_pool", "max_permits", "rate")
@@ -35,7 +35,7 @@ class _Dimension(Scheduler):
         return now
 
     def _nothing(self, *_: object, **__: object) -> None:
-        """Nothing is counted here, and other processes go by the same rate."""
+        """The pool counts, and other processes have the same rate."""
 
     peek = take
     give_back = charge = set_rate = bound = _nothing
@@ -54,7 +54,7 @@ class _Dimension(Scheduler):
 
 
 class _Booked(Dimensions):
-    """The dimensions of a budget in a store: what servers said of their quotas, which this process keeps, and the pool."""
+    """The dimensions, with what servers said of their quotas, which this process keeps, and the pool."""
 
     __slots__ = ("pool",)
 
@@ -93,7 +93,7 @@ class _Booked(Dimensions):
 
 
 class StoreBudget(Budget):
-    """A budget of rates and bursts, or None for a rate without one. It has a pool, whose slots are used up to ``late`` ns late."""
+    """A budget whose slots are used up to ``late`` ns late. A burst of None is that of a rate without one."""
 
     __slots__ = ("_late", "_pool")
     _pool: Pool
@@ -107,4 +107,4 @@ class StoreBudget(Budget):
         return _Booked(self._pool, limits)
 
 
-StoreBudget.__name__ = "FileBudget"  # as errors name it: a RedisBudget is one of its own
+StoreBudget.__name__ = "FileBudget"  # for errors. A RedisBudget has its own name

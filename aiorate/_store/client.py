@@ -1,8 +1,7 @@
 """The one task and the one connection by which all limiters of a client in an event loop ask a store, and what errors there mean.
 
-At most one call is in flight. All that arrives meanwhile goes with the next call. The task ends, and closes the connection, when nothing
-was wanted for a second. With ``scope="process"``, the event loop is that of a thread, which lives as long as the task. A child process
-after a fork has its own.
+At most one call is in flight. All that arrives meanwhile goes with the next one. The task ends, and closes the connection, when nothing
+was wanted for a second. With ``scope="process"``, a thread runs the event loop for as long as the task lives.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ if TYPE_CHECKING:
     Command = tuple[str | bytes | int, ...]
 
 
-_TICK = 0.25  # seconds between looks at a call that may hang, and at a task that may be idle
+_TICK = 0.25  # seconds between looks at a call that may hang, or an idle task
 _PATIENCE = 2  # ticks without an answer until a call is given up
-_LONGEST = 32  # the same while connecting: a cluster or a Sentinel takes a dozen round trips, and nobody here sees their answers
+_LONGEST = 32  # the same while connecting: a cluster or a Sentinel takes a dozen round trips
 _IDLE = 4
-_MOST = 256  # keys in one call: writing and reading that keeps the loop busy for 10 ms, and the server for 3
+_MOST = 256  # keys in one call, which keeps the loop busy for 10 ms, and the server for 3
 _RETRY, _LONGEST_RETRY = 0.01, 0.25
-# While a connection is opened, each answer has its time. Whoever asks here tries again by himself.
+# For opening a connection. The task itself tries again.
 _ALONE: dict[str, Any] = {"retry": None, "retry_on_error": [], "retry_on_timeout": False}
 _ALONE["socket_timeout"] = _ALONE["socket_connect_timeout"] = _PATIENCE * _TICK
 _PASSING = {  # of what a server says
@@ -45,17 +44,17 @@ _PASSING = {  # of what a server says
     *("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE"),
 }
 _REFUSALS = {"ResponseError", "AuthenticationError", "AuthorizationError", "AuthenticationWrongNumberOfArgsError"}
-_OF_CLUSTERS = {"RedisClusterException", "ValkeyClusterException"}  # no node of a cluster would do: their cause says why
+_OF_CLUSTERS = {"RedisClusterException", "ValkeyClusterException"}  # no node would do: the cause says why
 # Servers before 7.0 wrap the error of a command that a script called.
 _CODE = re.compile(r"(?:(?:ERR )?Error running script .*@user_script: ?\d+: )?-?([A-Z]+)(?: |$)")
 
 
 class StoreClient:
-    """Asks on behalf of the sessions that woke it, in one call after the other: in that loop or, if it is None, in one of its own.
+    """Asks on behalf of the sessions that woke it, in that loop or, if it is None, in one of its own.
 
-    It calls `StoreSession.question`, and then ``answered``, ``unreachable`` or ``failed``: in decisions, in its loop. A client that was
-    given lends the settings of its connections: the one opened here takes half the time of a call through that client, and does not count
-    against its pool. That of a cluster is used itself, and never closed.
+    It calls `StoreSession.question`, and then ``answered``, ``unreachable`` or ``failed``: in decisions, in its loop. A given client lends
+    the settings of its connections: a call takes half the time through one opened here, which does not count against the client's pool.
+    The client of a cluster is used itself, and never closed.
     """
 
     def __init__(self, source: Any, loop: Any) -> None:
@@ -70,15 +69,15 @@ class StoreClient:
         self._task: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
         self._native: asyncio.AbstractEventLoop | None = None  # that of the task, while it runs
-        self._woken: asyncio.Event = asyncio.Event()  # what the task awaits while there is nothing to ask
-        self._ticks: int = 0  # since the call in flight began, or the store was heard last, or since there is nothing to ask
-        self._opening: bool = False  # whether it connects
+        self._woken: asyncio.Event = asyncio.Event()  # awaited while there is nothing to ask
+        self._ticks: int = 0  # since the call in flight began, the store last answered, or there was last something to ask
+        self._opening: bool = False
         self._leaving: list[tuple[object, Callable[[], object]]] = []  # sessions, and whom to tell
-        self._silent: float | None = None  # when the first call began of those without an answer since the last
+        self._silent: float | None = None  # when the first unanswered call since the last answer began
 
     @property
     def here(self) -> bool:
-        """Whether it asks for callers of this thread."""
+        """Whether it serves this thread."""
         return self._loop is None or self._loop is running_loop()
 
     # In decisions.
@@ -93,7 +92,7 @@ class StoreClient:
             self._start()
 
     async def detach(self, session: object) -> None:
-        """Forget it, once it has nothing to tell, or cannot. After the last, neither task nor connection is left, nor a thread."""
+        """Forget it, once it has nothing to tell, or cannot. After the last, no task, connection or thread is left."""
         loop = loop_here()
         assert loop is not None  # a task runs
         signal = loop.signal()
@@ -108,7 +107,7 @@ class StoreClient:
         self._leaving.append((session, tell))
 
     def _let_go(self) -> None:
-        """Something was asked or answered, or the task is over: tell those who leave, and for whom nothing is asked any more."""
+        """Tell those who leave and have nothing to ask."""
         for session, tell in self._leaving.copy():
             if session in self._wanting or session in self._asked:
                 continue
@@ -129,7 +128,7 @@ class StoreClient:
 
     def _start(self) -> None:
         if self._loop is not None:
-            # Not by the loop's task factory: an eager task would ask inside the caller, before the caller's request is in line.
+            # Without the loop's task factory: an eager task would ask before the caller's request is in line.
             self._task = asyncio.Task(self._run(), loop=self._loop, name="aiorate-redis")
         else:
             self._thread = threading.Thread(target=self._serve, name="aiorate", daemon=True)
@@ -137,14 +136,12 @@ class StoreClient:
         self._runs = True
 
     def _end(self) -> None:
-        """The task is over."""
         self._runs, self._native = False, None
         if self._wanting:  # woken meanwhile
             self._start()
         self._let_go()
 
     def _questions(self) -> list[Asked]:
-        """Those of the sessions that want something, in order."""
         questions: list[Asked] = []
         for session in islice([*self._wanting], _MOST):
             self._asked.append(session)
@@ -174,7 +171,6 @@ class StoreClient:
         self._let_go()
 
     def _fail(self, error: BaseException) -> None:
-        """The task ends with an error."""
         if isinstance(error, asyncio.CancelledError):
             error = RuntimeError("acquire(): the task that asks the store was cancelled")
         left, self._asked, self._wanting = (*self._asked, *self._wanting), [], {}
@@ -200,13 +196,13 @@ class StoreClient:
         try:
             while self._attached:
                 self._ticks = 0
-                while not self._wanting and self._attached and self._ticks <= _IDLE:  # another thread's signal may come after the call
+                while not self._wanting and self._attached and self._ticks <= _IDLE:  # a signal may be late
                     self._woken.clear()
                     await self._woken.wait()
                 if not self._wanting:  # nothing was for a while, or nobody is left
                     break
                 await self._ask(loop)
-        except GeneratorExit:  # its loop was closed long ago, and its sessions ask in another by now
+        except GeneratorExit:  # its loop was closed, and its sessions ask in another by now
             raise
         except BaseException as raised:
             error = raised
@@ -220,7 +216,7 @@ class StoreClient:
             raise error
 
     def _on_tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Counted and not read from the clock: an answer to a loop that stood still is there already, and the store was not down."""
+        """Ticks are counted, and no clock is read: for a loop that stood still, the answer is there already."""
         self._timer = loop.call_later(_TICK, self._on_tick, loop)
         self._ticks += 1
         if not self._asked:
@@ -231,7 +227,7 @@ class StoreClient:
             self._task.cancel()
 
     async def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Make one call. Where there is no answer, ask again a little later."""
+        """Make one call. Without an answer, wait a little before the next."""
         questions: list[Asked] = self._decide(self._questions)
         if not questions:
             return
@@ -273,7 +269,7 @@ class StoreClient:
         self._opening, self._ticks = False, 0
 
     async def _call(self, commands: Sequence[Command]) -> list[object]:
-        """Send them. Returns the reply to each, or the error that the server said. Raises if there is no answer."""
+        """Returns the reply to each, or the server's error. Raises if there is no answer."""
         connection, replies = self._connection, list[object]()
         if connection is not None:
             await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
@@ -288,7 +284,7 @@ class StoreClient:
         return replies
 
     async def _close(self) -> None:
-        """Close the connection, if it was opened here. The next call resolves the address again: another server may be there by then."""
+        """Close our own connection. The next call resolves the address again, which may be another server's by then."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(Exception):  # it is broken already
@@ -299,28 +295,26 @@ _clients: WeakValueDictionary[tuple[object, ...], StoreClient] = WeakValueDictio
 
 
 def client_of(source: Any, key: str, process: bool) -> StoreClient:
-    """The one for that client, or that URL, in the loop that runs or for the whole ``process``; for a cluster, the one of the key.
+    """The one for that client or URL, in the loop that runs or for the whole ``process``. Called in a decision.
 
-    A node of a cluster that is down keeps its keys waiting, and must not keep those of the others. Called in a decision.
+    In a cluster, each key has its own, since a node that is down must not keep other nodes' keys waiting.
     """
     loop = None if process else running_loop()
     if not process and not isinstance(loop, asyncio.AbstractEventLoop):
         raise RuntimeError("RedisLimiter and RedisBudget work on asyncio and uvloop, and with scope='process' in any event loop.")
-    # Source and loop live as long as it does.
     place = (source if isinstance(source, str) else id(source), id(loop), os.getpid(), key if is_cluster(source) else "")
     return _clients.get(place) or _clients.setdefault(place, StoreClient(source, loop))
 
 
 def kinds_of(error: object) -> list[str]:
-    """The names of its classes."""
     return [kind.__name__ for kind in type(error).__mro__]
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """What lasts until somebody puts it right; raises `Unreachable` for what may pass. The error is the ``__cause__``.
+    """What lasts until somebody puts it right. Raises `Unreachable` for what may pass. The error is the ``__cause__``.
 
-    The name of the class decides, which redis-py and valkey-py share, and the code, the first word of what the server said. No other part
-    of the text does: a message may quote the name of a limiter.
+    The name of the class decides, which redis-py and valkey-py share, and the code, the first word of what the server said. The rest may
+    quote the name of a limiter.
     """
     name, text = type(error).__name__, " ".join(str(error).split())
     if name != "ResponseError":

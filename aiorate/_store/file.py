@@ -1,13 +1,12 @@
-"""A file that keeps the limits of all processes of one machine. Whoever asks decides itself, by the twin of the script, under a lock of
-the kernel: the kernel releases it if the process dies.
+"""A file that keeps the limits of all processes of one machine. Whoever asks decides itself, under a lock that the kernel releases if the
+process dies.
 
 The file is a page of head, and then levels of 16, 128, 1024, ... pages of records. The record of a name is in one page of some level, by
 its hash: in the first where there was room, which is a record that was never used, or one at rest. Nothing moves.
 
-A record is written in one call and within one sector, so a kill leaves it whole; its check sum shows a damaged one. Instants are those of
-the monotonic clock. The wall clock counts for windows of the calendar, and for how long the machine was off.
-Knows nothing of limiters or of loops. It never blocks on the lock, and the file is not mapped: a mapped one that somebody empties ends
-the process.
+A record is written in one call and within one sector, so a kill leaves it whole; a check sum shows damage. Instants are those of the
+monotonic clock. The wall clock counts for windows of the calendar, and for how long the machine was off. The file is not mapped: a mapped
+one that somebody empties ends the process.
 """
 
 from __future__ import annotations
@@ -39,27 +38,24 @@ _FIRST_LEVEL, _GROWTH = 16, 8  # pages
 _MOST_NUMBERS = 16  # of the dimensions of one limit
 _PAGE, _SIZE = 4096, 256
 _EMPTY = bytes(_SIZE)
-# The check sum of what follows: the digest of the name; the boot in which it was written, or nothing if only the wall clock counts; the
-# Unix time then, and after how many us it is at rest; and the value.
+# The check sum of the rest; the digest of the name; the boot in which it was written, or nothing if only the wall clock counts; the Unix
+# time then, and after how many us it is at rest; and the value.
 _ABOUT, _WRITE, _CHECK, _NAME, _VALUE = Struct("<4x20s8sdd8xd192x"), Struct("<20s8sdd"), 4, slice(4, 24), 48
-_GRACE = NS_PER_SECOND  # for which others may hold the lock, and between two looks whether the file is still there
+_GRACE = NS_PER_SECOND  # how long others may hold the lock; and how often to look whether the file is still there
 _QUICK, _TRIES, _NAP = 3, 12, 100e-6  # a decision takes some 20 us
 Value = tuple[float, ...]
 T = TypeVar("T")
 Decide = Callable[["Value | None", float], "tuple[T, Value | None, float]"]
-"""Of a value, or None for a new one, and the time in us: an answer; the new value, or None if it stays; after how many us it is at rest."""
+"""From a value, or None for a new one, and the time in us: an answer, the new value or None if it stays, and how many us until it rests."""
 
 
 class Record:
-    """What a process knows of one record, which has the numbers of so many dimensions: of rates, or of windows by the ``wall`` clock.
-
-    A name has a record for each ``kind`` of limit.
-    """
+    """What a process knows of one record. A name has one for each ``kind`` of limit and each number of dimensions."""
 
     __slots__ = ("at", "digest", "file", "form", "told", "wall")
 
     def __init__(self, path: str | os.PathLike[str], name: str, kind: str, dimensions: int) -> None:
-        self.wall: bool = kind == "window"
+        self.wall: bool = kind == "window"  # whether it goes by the wall clock
         numbers = dimensions * (OF_WINDOW if self.wall else OF_RATE)
         if numbers > _MOST_NUMBERS:
             raise ValueError(f"a limit in a file has at most {_MOST_NUMBERS // OF_RATE} rates or dimensions, not {dimensions}.")
@@ -81,7 +77,7 @@ class StoreFile:
         self.forked()
 
     def close(self) -> None:
-        """Close the descriptor; the next question opens the file again."""
+        """Close it until the next question."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -89,16 +85,16 @@ class StoreFile:
     __del__ = close
 
     def forked(self) -> None:
-        """It is new, or in a child process: the lock belongs to the open file, which a child has in common with its parent."""
+        """Called in a child process too, which would share its parent's lock with the open file."""
         self._lock = RLock()
-        self._busy = 0, 0  # the first and the last try in a row that met the lock of another process
+        self._busy = 0, 0  # the first and the last try in a row that met a lock
         self.close()
 
     def ask(self, record: Record, now: float, decide: Decide[T], patient: bool) -> T:
-        """Decide on the value of a record, when its clock reads ``now``, or when it was written last if that is later.
+        """Decide on the value of a record, when its clock reads ``now``, or when it was last written if that is later.
 
-        ``patient``: try for up to a millisecond. Raises BlockingIOError while another process has the lock, to be tried again a little
-        later; and EngineUnavailable for an error of the kernel, for a file that cannot be used, and once others have had it for a second.
+        ``patient``: try for up to a millisecond. Raises BlockingIOError while another process has the lock: try again a little later.
+        Raises EngineUnavailable if the file cannot be used, or once others have had the lock for a second.
         """
         for number in range(_TRIES if patient else _QUICK):
             if number >= _QUICK:
@@ -143,17 +139,16 @@ class StoreFile:
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o600)
 
     def _decide(self, record: Record, now: float, decide: Decide[T]) -> T:
-        """Read, decide, and write."""
         wall = time.time_ns() / 1000
         data = self._read(record.at, _SIZE) if record.at and 0 in self._whole else _EMPTY
-        if data[_NAME] != record.digest:  # it is new here, or somebody has emptied the file
+        if data[_NAME] != record.digest:  # new here, or the file was emptied
             self._check_head()
             record.at, data = self._find(record.digest, wall)
         kept: Value | None = None
         if data[_NAME] == record.digest:
             _check(data)
             kept, (_, boot, unix, _, _) = unpack_from(record.form, data, _VALUE), _ABOUT.unpack(data)
-            if not record.wall and boot != _BOOT:  # the machine was started anew since
+            if not record.wall and boot != _BOOT:  # the machine was started since
                 kept = (kept[0], now - max(wall - unix, 0.0), *kept[2:])
             if not record.wall:
                 now = max(now, kept[1])
@@ -166,7 +161,7 @@ class StoreFile:
         return answer
 
     def _find(self, digest: bytes, wall: float) -> tuple[int, bytes]:
-        """Where the record of that name is or shall be, and what is there."""
+        """Where the record is or shall be, and what is there."""
         hashed, room, first, pages = int.from_bytes(digest[:4], "little"), 0, 1, _FIRST_LEVEL
         since_boot = time.monotonic_ns() / 1000
         while True:
@@ -187,7 +182,7 @@ class StoreFile:
             first, pages = first + pages, pages * _GROWTH
 
     def _check_head(self) -> None:
-        """Write the head of an empty file. Raises OSError for one that holds something else, or keeps nothing, as a device."""
+        """Write the head of an empty file. Raises OSError if there is something else, or nothing is kept, as by a device."""
         if not os.pread(self._descriptor, 1, 0):
             os.pwrite(self._descriptor, _MAGIC, 0)
         if os.pread(self._descriptor, len(_MAGIC), 0) != _MAGIC:
@@ -199,13 +194,12 @@ class StoreFile:
 
 
 def _check(data: bytes) -> None:
-    """Raise OSError for a damaged record."""
     if crc32(data[_CHECK:]) != int.from_bytes(data[:_CHECK], "little") and data != _EMPTY:
         raise OSError(0, "it is damaged. Remove it, and all limits in it begin anew")
 
 
 def _boot() -> bytes:
-    """What differs whenever the machine was started anew."""
+    """What differs after each start of the machine."""
     text = b""
     with suppress(OSError):
         if sys.platform == "darwin":
@@ -223,7 +217,7 @@ _files: WeakValueDictionary[str, StoreFile] = WeakValueDictionary()
 
 
 def file_of(path: str | os.PathLike[str]) -> StoreFile:
-    """The file of that path. Raises RuntimeError on systems without its lock."""
+    """One object per path. Raises RuntimeError on systems without the lock."""
     if not _LOCKS:
         raise RuntimeError("a limit in a file needs a lock of the kernel that Windows does not have. Use aiorate.redis there.")
     name = os.path.abspath(os.fsdecode(path))

@@ -1,6 +1,6 @@
 """One limit's talk with its record in a file, which answers at once, in the middle of the decision that lacks slots.
 
-Only where another process has the lock is the limit looked at again, a little later. Knows nothing of how the file is kept.
+Only if another process has the lock, the limit is looked at again a little later.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class FileSession(Talk):
     state = "shared"  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
     def __init__(self, record: Record, node: Limit, pool: Pool, lease: int) -> None:
-        self._record = record  # of all that use it in this process: what one knows restores the others' if the file is lost
+        self._record = record  # shared in this process: what one user knows restores the others' if the file is lost
         self._booked: Value | None = None  # the record's value when this limit wrote it last
         super().__init__(node, pool, _HORIZON_NS, lease, SLACK_NS)
         pool.answer_ns = 0
 
     def wanted(self, now: int) -> bool:
-        """Ask for what a request lacks, now or not at all if it does not wait. Returns that nothing is on its way."""
+        """Ask for what a request lacks, now or not at all if it does not wait. Nothing is ever on its way."""
         pool, node, need = self._pool, self._node, self._pool.refused
         if not need or node.held_at is not None:
             return False
@@ -98,7 +98,7 @@ class FileSession(Talk):
         self._tidy_later()
 
     def _unix(self, now: int) -> float:
-        """That instant in us, by the clock of the record: of a window's the Unix time."""
+        """That instant in us by the clock of the record, which for windows is the Unix time."""
         node, tree, calendar = self._node, self._node.tree, self._pool.calendar
         reading = now + node.offset if node.held_at is None else node.read()
         if tree.clock is not None or (tree.loop is not None and not tree.loop.steady):  # virtual time
@@ -108,7 +108,7 @@ class FileSession(Talk):
     # What the pool and the node tell.
 
     def _tell(self, gone: int = 0) -> None:
-        """A file that cannot be used hears it with the next question."""
+        """If the file cannot be used, it hears that with the next question."""
         self._pool.look_at = None
         with suppress(EngineUnavailable):
             self._ask(self._node.now(), [], gone=gone)
@@ -131,13 +131,13 @@ class FileSession(Talk):
         self._tidy_later()
 
     def _tidy_later(self) -> None:
-        """Slots of a rate that are due soon lapse as soon."""
+        """Slots of a rate that are due soon lapse by themselves."""
         pool = self._pool
         if pool.count and not self._lease and (not pool.unit or pool.last_due() > self._node.now() + FLUSH_NS):
             self._later(FLUSH_NS)
 
     def _give_back(self) -> None:
-        """Have all slots in hand come back; those of a rate, if nobody has booked since."""
+        """Give back all slots in hand; those of a rate only if nobody has booked since."""
         gone = self._pool.give_up(self._tail, self._node.now())
         if gone and not self.busy:
             self._tell(gone)

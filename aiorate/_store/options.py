@@ -1,7 +1,6 @@
-"""What limits in stores are given: a server or a client, options and limits, all checked. ``call`` is the name of the class, for errors.
+"""Checks what limits in stores are given: a server or a client, options and limits. ``call`` is the name of the class, for errors.
 
-No error shows any part of a URL: a password with a ``/``, ``#``, ``?`` or ``[`` that was not percent-encoded ends up in the path, the
-fragment, the query or the host, and its beginning in the place of the port.
+No error shows any part of a URL, because a password that was not percent-encoded may end up in any of them, even in the port.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ class Terms:
         check_name(call, name)
         self.source, self.kind, self.policy = source, kind, policy
         self.horizon, self.lease, self.slack, self.grace = [duration_to_ns(each, f"{call}({of})") for of, each in durations.items()]
-        """In ns: how far ahead all processes together aim to book; how far ahead slots are taken that nobody asked for yet, or 0; how late
-        a slot may be used; and how long an outage may take until the policy decides."""
+        """In ns. See `aiorate.redis.RedisLimiter`."""
         self.late: int = max(self.slack, self.lease)  # how late a slot may be used that was taken ahead
         if self.late < MS:
             raise ValueError(f"{call}(slack={durations['slack']!r}) must be at least 0.001 seconds: event loops are late.")
@@ -51,17 +49,13 @@ class Terms:
             raise ValueError(f"{call}(on_unavailable) must be one of {', '.join(_POLICIES)}, not {policy!r}.")
         if (policy == "local") is (share is None):
             raise ValueError(f"{call}(): on_unavailable='local' needs local_share, its part of the rate, and no other policy has it.")
-        # This process's part of the limits with the policy "local".
         self.share: Fraction = Fraction(0) if share is None else Fraction(*exact(share, f"{call}(local_share)"))
         if share is not None and not 0 < self.share <= 1:
             raise ValueError(f"{call}(local_share={share!r}) must be more than 0 and at most 1.")
 
 
 def check_source(source: object, alone: bool = False) -> None:
-    """Raise TypeError or ValueError unless it is a URL or an asyncio client of redis-py or valkey-py.
-
-    ``alone``: only the settings of a client are of use, since it is for another event loop.
-    """
+    """Raise TypeError or ValueError unless it is a URL or an asyncio client; ``alone``: one that can lend its settings to another loop."""
     if isinstance(source, str):
         try:
             settings_of(source).make_connection()
@@ -92,9 +86,9 @@ def check_source(source: object, alone: bool = False) -> None:
 
 
 def settings_of(source: Any) -> Any:
-    """What has the class and the settings of its connections; None: it is the client of a cluster.
+    """What has the class and the settings of connections; None for the client of a cluster.
 
-    For a URL, that is of redis-py, or of valkey-py for its own URLs and where nothing else is there. Raises ImportError if neither is.
+    For a URL, redis-py makes it or, for valkey URLs and where redis-py is missing, valkey-py. Raises ImportError if neither is there.
     """
     if not isinstance(source, str):
         return getattr(source, "connection_pool", None)
@@ -105,12 +99,10 @@ def settings_of(source: Any) -> Any:
 
 
 def is_cluster(source: object) -> bool:
-    """Whether it is the client of a cluster."""
     return not _CLUSTERS.isdisjoint(kind.__name__ for kind in type(source).__mro__)
 
 
 def check_name(call: str, name: object) -> None:
-    """Raise TypeError or ValueError unless it is text that UTF-8 can encode."""
     if not isinstance(name, str):
         raise TypeError(f"{call}(name) must be text, not {type(name).__name__}.")
     if not name:
@@ -120,7 +112,7 @@ def check_name(call: str, name: object) -> None:
 
 
 def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None, lease: Duration) -> list[Part]:
-    """The dimensions of a limiter, which all hold. Raises TypeError and ValueError for anything else, and for a calendar with a lease."""
+    """The dimensions of a limiter. Raises TypeError and ValueError for wrong limits, and for a calendar with a burst or a lease."""
     limits: Sequence[object] = limit if isinstance(limit, (list, tuple)) else [limit]
     calendar = next((each for each in limits if isinstance(each, CalendarWindow)), None)
     if calendar is not None:
@@ -135,7 +127,7 @@ def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None,
 
 
 def limit_of(what: str, limit: object, burst: int | None = None) -> tuple[Rate, int | None]:
-    """The rate and the burst of a bucket, or a rate, which may have that ``burst``. Raises TypeError and ValueError for anything else."""
+    """The rate and the burst of a bucket, or of a rate, which has that ``burst``. Raises TypeError and ValueError."""
     own = burst
     if isinstance(limit, TokenBucket):
         rate, own = limit.rate, limit.burst

@@ -1,9 +1,9 @@
-"""The pool of slots in hand: the scheduler of every limit that processes share. A store assigns the slots; it is told when more are
-wanted. Knows nothing of stores, loops or waiters, and neither of a clock.
+"""The pool of slots in hand: the scheduler of every limit that processes share. A store assigns the slots. Knows nothing of stores, loops,
+waiters and clocks.
 
 A slot has an amount of each dimension and an instant at which it is due. A limiter's are single permits, at equal distances in long
-runs; a budget's are reservations, and a window's are requests. A request uses the next slots in order until it has its amounts. A slot
-that nobody used in time lapses, which bounds what all processes together grant.
+runs. A budget's are reservations, and a window's are requests. A request uses the next slots in order until it has its amounts. Unused
+slots lapse, which bounds what all processes together grant.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ _ONE = 1  # compared by identity
 class Pool(Scheduler):
     """Slots in hand, in order, and an estimate of when more are due.
 
-    ``unit``: its slots are single permits, and a request for several gathers as many. A slot lapses after ``late`` ns, or half of the
-    time that it takes if that is longer.
+    ``unit``: its slots are single permits. A slot lapses after ``late`` ns, or half of the time that it takes if that is longer.
     """
 
     rate: Rate
@@ -44,49 +43,46 @@ class Pool(Scheduler):
     _spilled: int = 0
 
     def __init__(self, parts: Sequence[Part], unit: bool, late: int) -> None:
-        self.parts: tuple[Part, ...] = tuple(parts)
-        """Its dimensions; another tuple once a rate is changed."""
-        self.calendar: CalendarWindow | None = parts[0].calendar  # of its windows; None: it is paced
+        self.parts: tuple[Part, ...] = tuple(parts)  # another tuple once a rate is changed
+        self.calendar: CalendarWindow | None = parts[0].calendar  # None: it is paced
         self.max_permits = None if self.calendar is None else parts[0].burst
         self.unit: bool = unit
         self._late: int = late
         self.rate = max(parts, key=lambda part: part.rate.period_ns / part.rate.permits).rate if unit else parts[0].rate
-        self.runs: list[Run] = []  # the slots in hand, in the order in which they fall due; those that lapsed stay until somebody asks
-        self.count: int = 0  # of these
-        self._granted: tuple[int, int, int] = _NEVER  # the latest instant of a grant, and when its slots were due and how late
-        self.refused: tuple[int, ...] | None = None  # the need of the last request that lacked slots; None: another was granted since
-        self.waits_for: int = 0  # the place of the dimension that the last request without a slot waits for
+        self.runs: list[Run] = []  # in the order in which they fall due; those that lapsed stay until somebody asks
+        self.count: int = 0  # of the slots in them
+        self._granted: tuple[int, int, int] = _NEVER  # the instant of the last grant; when its slots were due, and how late
+        self.refused: tuple[int, ...] | None = None  # the last request that lacked slots; None: another was granted since
+        self.waits_for: int = 0  # the dimension that the last request without a slot waits for
 
         # What the store has yet to hear.
-        self.corrections: list[int] = [0] * len(parts)  # permits that were used without slots, less those that come back
-        self.oldest: int | None = None  # the first instant of a grant of which something comes back; None: nothing does
+        self.corrections: list[int] = [0] * len(parts)  # permits used without slots, less those that come back
+        self.oldest: int | None = None  # the first grant of which something comes back; None: nothing does
 
         # Set by whoever fills it.
-        self.wanted: Callable[[int], bool] = _nobody  # told that slots may be wanted; whether they are on their way then
-        self.corrected: Callable[[bool], object] = _nobody  # told that the store has something to hear; True: at once
+        self.wanted: Callable[[int], bool] = _nobody  # slots may be wanted. Returns whether they are on their way
+        self.corrected: Callable[[bool], object] = _nobody  # the store has something to hear; True: at once
         self.forget_levels()
         self.asked: bool = False  # whether slots are on their way
-        self.look_at: int | None = None  # before that instant the store has nothing for the first in line; None: ask it
-        self.asks_below: int = -1  # slots are wanted once a grant leaves so few; -1: only when a request is refused
-        self.answer_ns: int = 1  # how long an answer of the store takes, smoothed; 1: it was not measured; 0: it answers at once
-        self.patient: bool = False  # whether the first in line keeps its slots while another limit is asked after this one
+        self.look_at: int | None = None  # until then the store has nothing for the first in line; None: ask it
+        self.asks_below: int = -1  # slots are wanted once a grant leaves so few; -1: once a request is refused
+        self.answer_ns: int = 1  # how long an answer takes, smoothed; 1: not measured yet; 0: it comes at once
+        self.patient: bool = False  # whether the first in line keeps its slots while a limit above is asked
         self.outage: str = ""  # the policy in force while the store does not answer
         self.alone: range = range(0)  # instants of the latest outage, whose grants no store has heard of
 
     def need(self, permits: Permits) -> tuple[int, ...]:
-        """The amounts of a request, as slots have them."""
+        """The amounts of a request, by dimension."""
         return permits.of[: len(self.parts)] if isinstance(permits, Amounts) else (permits,) * len(self.parts)
 
     def slots_of(self, need: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
-        """How many slots of which amounts that is: of single permits as many as are needed, or one."""
+        """How many slots of which amounts that is."""
         return (need[0], (1,) * len(need)) if self.unit else (1, need)
 
     def forget_levels(self) -> None:
-        """What the store said last of its dimensions counts no longer."""
         self.levels: Sequence[Level] = [UNKNOWN] * len(self.parts)  # what the store said last of each dimension
 
     def lacks(self, permits: Permits, now: int) -> bool:
-        """Whether there are not enough slots in hand for that request."""
         need = self.need(permits)
         return any(need) and self.find(need, self._lapsed(need, now))[1] is None
 
@@ -95,8 +91,8 @@ class Pool(Scheduler):
     def run(self, n: int, place: int, starts: list[float], need: tuple[int, ...], parts: Sequence[Part], now: int) -> Run:
         """Slots that begin so many us after ``now``: the first of them, and by each rate. The first waited for ``place``, if not 0.
 
-        One may be late by half of the time that it takes of the dimension that it takes least of. That adds half of it to the bound of each
-        dimension: no two slots in a row are both late.
+        One may be late by half of its time in the dimension where it takes least. That adds half a slot to the bound of each dimension,
+        since no two slots in a row are both late.
         """
         first, *times = [now + ceil(us * US) for us in starts]
         paces = [(at, part.rate.permits, part.rate.period_ns * of) for at, part, of in zip(times, parts, need, strict=True) if of]
@@ -109,20 +105,18 @@ class Pool(Scheduler):
         return Run(need, n, late, paces, (place - 1, slowest))
 
     def add(self, *runs: Run) -> None:
-        """Have these slots in hand, too."""
         self.runs += runs
         self.count += sum([run.n for run in runs])
         self.runs.sort(key=attrgetter("due"))
 
     def clear(self) -> list[Run]:
-        """Give up all slots in hand. Returns them."""
         runs, self.runs, self.count, self._granted = self.runs, [], 0, _NEVER
         return runs
 
     def give_up(self, tail: Run | None, now: int) -> int:
-        """Have all in hand come back that has not lapsed: time that is over must not be booked once more.
+        """Give back all slots that have not lapsed: time that is over must not be booked once more.
 
-        Slots of a rate can only if nobody has asked since: returns how many of the last ones, ``tail``.
+        Those of a rate come back only if nobody has asked since. Returns how many of these, the last ones, ``tail``.
         """
         runs = self.clear()
         if self.unit:
@@ -132,7 +126,7 @@ class Pool(Scheduler):
         return 0
 
     def correct(self, more: Sequence[int], taken: int, at_once: bool = False) -> None:
-        """More was used, or less (below 0), than was granted at that instant."""
+        """More was used, or less (below 0), than was granted then."""
         if (taken in self.alone and not at_once) or not any(more):
             return
         self.corrections = [own + its for own, its in zip(self.corrections, more, strict=True)]
@@ -141,20 +135,17 @@ class Pool(Scheduler):
         self.corrected(at_once or self.calendar is not None)
 
     def last_due(self) -> int:
-        """When the last slot in hand is due."""
         return max([run.at(run.i + run.n - 1) for run in self.runs], default=0)
 
     def usable(self, permits: int, now: int) -> int:
-        """The number of slots in hand that are of use while the first in line asks for ``permits``."""
+        """How many slots are of use while the first in line asks for ``permits``."""
         return self.count - self._lapsed(self.need(permits), now)
 
     def unanswered(self) -> None:
-        """Nothing is on its way: tell when slots are wanted."""
         self.asked, self.look_at = False, None
 
     def _want(self, now: int, need: tuple[int, ...] | None = None) -> None:
-        """Tell that slots are wanted, unless they are on their way, or the store has nothing before a known instant. ``need``: of a request
-        that lacks some."""
+        """Tell that slots are wanted, unless they are on their way, or the store has nothing yet. ``need``: what a request lacks."""
         self.refused = need
         if not self.asked and (self.look_at is None or now >= self.look_at):
             self.look_at = None
@@ -194,7 +185,6 @@ class Pool(Scheduler):
         return at
 
     def _remove(self, count: int) -> None:
-        """Remove the first slots in hand."""
         self.count -= count
         while count:
             run = self.runs[0]
@@ -206,7 +196,7 @@ class Pool(Scheduler):
             count -= run.n
 
     def find(self, need: tuple[int, ...], skip: int = 0) -> Found:
-        """The next slots in hand, after ``skip`` others, that have these amounts."""
+        """The next slots, after ``skip`` others, that have these amounts."""
         runs = self.runs
         if not skip and runs and runs[0].amounts == need:  # as most are
             return runs[0].due, runs[0], 1, ()
@@ -224,7 +214,7 @@ class Pool(Scheduler):
         return at, None, 0, ()
 
     def _find(self, need: tuple[int, ...], now: int) -> Found:
-        """The slots in hand for a request, of which those that lapsed are lost. If there are not enough, more are wanted."""
+        """The slots for a request. Those that lapsed are lost, and if there are not enough, more are wanted."""
         for asked in (False, True):
             if lapsed := self._lapsed(need, now):
                 self._remove(lapsed)
@@ -238,7 +228,7 @@ class Pool(Scheduler):
         return found
 
     def _look_again(self, now: int) -> int:
-        """When to look again for a request that lacks slots. If more are on their way, their arrival is told."""
+        """When to look again for a request that lacks slots; NOBODY_KNOWS if more are on their way."""
         return NOBODY_KNOWS if self.asked else now + _LOOK_AGAIN_NS if self.look_at is None else self.look_at
 
     def peek(self, permits: Permits, now: int, ahead: Permits = 0) -> int:
@@ -271,8 +261,7 @@ class Pool(Scheduler):
     def _lapsed(self, need: tuple[int, ...], now: int) -> int:
         """How many slots, the first in hand, have lapsed for such a request.
 
-        A request that gathers slots may use those that lapsed meanwhile, fewer than it needs. So a grant exceeds the slots that have not
-        lapsed by at most that.
+        A request that gathers slots may use some that lapsed meanwhile, but always fewer than it needs, which bounds what it adds.
         """
         runs = self.runs
         lapsed = sum([run.lapsed(now) for run in runs]) if runs and now > runs[0].due + runs[0].late else 0
@@ -290,7 +279,7 @@ class Pool(Scheduler):
     # What comes back, and changes.
 
     def give_back(self, permits: Permits, now: int, taken: int | None = None) -> None:
-        """Put the slots of a grant back in hand. Those that have lapsed are lost, or come back to the store where it takes them."""
+        """Put the slots of a grant back in hand. If they have lapsed, the store gets them where it takes them."""
         amounts, (instant, at, late) = self.need(permits), self._granted
         if instant == taken and now <= at + late:
             slots, each = self.slots_of(amounts)
@@ -298,20 +287,17 @@ class Pool(Scheduler):
             if not self.unit:
                 self.corrected(False)
             return
-        if taken is None or not self.unit:  # it is a refund, or no slot of a rate
+        if taken is None or not self.unit:  # a refund, or not of a rate
             self.correct([-of for of in amounts], now if taken is None else taken)
 
     def charge(self, permits: int, now: int) -> None:
-        """Have the store take the permits from all processes: they delay what is booked from now on.
-
-        Raises ValueError for a debt of more than 317 years.
-        """
+        """Take permits from all processes. Raises ValueError for a debt of more than 317 years."""
         check_permits("charge()", permits)
         check_memory(f"charge({permits})", self.rate, permits)
         self.correct((permits,) * len(self.parts), now, at_once=True)
 
     def set_rate(self, rate: Rate, now: int) -> None:
-        """Change the rate by which this process has slots assigned. Raises RuntimeError where there are several."""
+        """Change the rate by which this process books. Raises RuntimeError if there are several."""
         part = self.parts[0]
         if len(self.parts) > 1:
             raise RuntimeError("set_rate(): cannot change one of several rates. Create a new limiter of the same name with other rates.")
@@ -324,7 +310,7 @@ class Pool(Scheduler):
         self.parts, self.rate = (part._replace(rate=rate, burst=burst),), rate
 
     def _shift(self, ns: int) -> None:
-        """Follow a pause: the limiter's time stood still for ``ns``, and the store's did not."""
+        """The limiter's time stood still for ``ns``, in a pause, and the store's did not."""
         for run in self.runs:
             run.shift(ns)
         self.levels = [Level(level.full - ns, level.used, level.ends and level.ends - ns) for level in self.levels]
@@ -333,7 +319,7 @@ class Pool(Scheduler):
     # Looking.
 
     def _standings(self, now: int) -> list[Standing]:
-        """The burst of all processes; the slots in hand that are due, and those that the store had free when it answered last."""
+        """What is left: the slots in hand that are due, and those that the store had free when it answered last."""
         due = max(sum([run.by(now) for run in self.runs]) - self._lapsed(self.need(1), now), 0) if self.unit else 0
         told = [level.standing(part, due, now) for part, level in zip(self.parts, self.levels, strict=True)]
         if self.outage in ("raise", "wait"):
@@ -343,18 +329,17 @@ class Pool(Scheduler):
     def bound(self, window: int, largest: int = 1) -> int | None:
         """Of all processes together: b + R (W + late) of each rate, or n for each window of the calendar that one may touch.
 
-        If requests are for several permits, ``largest`` more; and again for each further process that makes such requests.
+        If requests are for several permits, ``largest`` more for each process that makes such requests: here for one.
         """
         if self.calendar is not None:
             return self.calendar.bound(window, largest)
         lates = [(part, max(self._late, part.time_of(1) // 2)) for part in self.parts]
         longest = max([late for _, late in lates])
-        # A slot that a slower rate delayed may be later than those of a faster one, and there is one at a time.
+        # A slot that a slower rate delayed may be later than those of a faster one, one at a time.
         most = min([part.burst + part.rate._permits_in(window + late) + (longest > late) for part, late in lates])
         return most + (largest if largest > 1 else 0)
 
     def _rested(self, now: int) -> bool:
-        """Whether nothing is in hand, on its way, or to be told."""
         return not self.asked and not self.outage and not self.usable(1, now) and not any(self.corrections)
 
     def __repr__(self) -> str:

@@ -1,22 +1,22 @@
 """The one script that assigns permits, its questions and its answers: for limiters, budgets and windows of the calendar alike.
 
-A request is a tuple of amounts, one for each dimension: a limiter's are slots, (1, ...) each, a budget's are reservations. A dimension is
-a rate with a burst, or a window. Equal requests are a run, which the script answers in closed form. One key, one round trip, and only the
-server's clock. `aiorate._store.twin` answers the same in Python.
+A request is a tuple of amounts, one for each dimension, which is a rate with a burst, or a window. A limiter's are slots, (1, ...) each,
+a budget's are reservations. Equal requests are a run, which the script answers in closed form, with one key, in one round trip, and by the
+server's clock alone. `aiorate._store.twin` answers the same in Python.
 
-The value of a key is text: ``aiorate/2``, the kind of limit, and numbers. Durations are in us and relative to ``written``, so nothing
-depends on what the clock says, only on how far it moves; edges of windows are absolute.
+The value of a key is text: ``aiorate/2``, the kind of limit, and numbers. Durations are in us and relative to ``written``, so only how far
+the clock moves matters. Edges of windows are absolute.
 
 * ``life``: when the value was made. What a client remembers decides nothing within one life, and restores what was lost in another.
 * ``written``; ``hush``: how long a pause goes on.
 * ``claim`` and ``lasts``: the client for which others leave room, and for how long. ``latest``: the latest booking.
-* ``near``: how long an answer takes to the nearest process that asks. ``count``: of questions that were answered in this life.
+* ``near``: how long an answer takes to the nearest process that asks. ``count``: of answers in this life.
 * of each rate ``ahead``: when its bucket is full again, and ``full``: when it was full last; what was granted before cannot come back.
 * of each window ``used began ends``, ``seats`` and ``patience`` for the next one, and what was kept of these for this one: ``due`` seats
   of ``share`` permits, until ``hold``.
 
-The number in the first word is the version. Change it whenever the value changes in any way: a release that meets another number leaves
-the value alone, and answers with an error.
+The number in the first word is the version. Change it whenever the value changes in any way: a release that meets another version leaves
+it alone, and answers with an error.
 """
 
 from __future__ import annotations
@@ -212,11 +212,11 @@ SHA = sha1(TEXT.encode(), usedforsecurity=False).hexdigest()
 
 
 class Unreachable(Exception):
-    """No answer, or none that makes sense: it may come back."""
+    """No answer, or none that makes sense. That may pass."""
 
 
 class Refusal(Exception):
-    """The store answers, and refuses: a wrong password, a missing permission, a key of another type or release. Waiting does not help."""
+    """The store refuses: a wrong password, a missing permission, a key of another type or release. Waiting does not help."""
 
 
 class Question(NamedTuple):
@@ -224,15 +224,15 @@ class Question(NamedTuple):
 
     pause: float = -1  # how long to pause all processes from now; 0: a pause is over, -1: nothing changed
     horizon: float = 0  # how far ahead all processes together aim to book
-    reach: float = MOST  # how much later than the latest booking one may be; who is due later claims, and others leave room
-    within: float = -1  # how far ahead a request may be due, which is then granted whole or not at all; -1: any time is of use
+    reach: float = MOST  # how much later than the latest booking one may be; whoever is later claims, and others leave room
+    within: float = -1  # how far ahead a request may be due, which is then granted whole or not at all; -1: any time
     age: float = 0  # how long ago the client was told the value that it remembers
     client: int = 0  # its number
-    oldest: float = 0  # how long ago that was granted of which something comes back
+    oldest: float = 0  # how long ago the first grant was of which something comes back
     took: float = -1  # how long an answer takes; -1: unknown
-    seat: float = 0  # the end of the window at which the client has a seat in the next one; 0: it has none
+    seat: float = 0  # the end of the window after which the client has a seat; 0: it has none
     gone: int = 0  # 1: what comes back counts only if nobody has asked since
-    margin: float = 0  # how long before its end a window grants nothing more, beside the time of an answer
+    margin: float = 0  # how long before its end a window stops granting, apart from the time of an answer
     limits: Sequence[Sequence[float]] = ()  # the `row` of each dimension
     runs: Sequence[tuple[float, Sequence[float]]] = ()  # how many requests, of which amounts; none above `MOST`
 
@@ -240,17 +240,16 @@ class Question(NamedTuple):
 class Answer(NamedTuple):
     """What the script says. Durations are in us, from the instant at which it ran."""
 
-    value: str  # that of the key, to be remembered; empty if the question named no window of the present
-    numbers: list[float]  # those of the value; of an answer without one, the time of the server
-    wait: float  # how long the first request that got nothing has to wait; 0: all got something
-    place: int  # the dimension for which that one waits, counted from 1; 0: none
-    seat: float  # the seat that the client has now; see `Question.seat`
-    runs: list[tuple[int, int, list[float]]]
-    """Of each run: how many requests it granted, the dimension that they waited for, and when the first is due, by each rate too."""
+    value: str  # of the key, to be remembered; empty if the question named no present window
+    numbers: list[float]  # of the value; without one, the time of the server
+    wait: float  # how long the first request that got nothing has to wait; 0: there is none
+    place: int  # the dimension that it waits for, from 1; 0: none
+    seat: float  # see `Question.seat`
+    runs: list[tuple[int, int, list[float]]]  # requests granted, the dimension they waited for, when the first is due and by each rate
 
 
 def row(part: Part, more: int, edges: Sequence[int] = (0,) * 4) -> list[float]:
-    """The numbers of a dimension, of which ``more`` was used than the store knows. ``edges``: of its windows, in ns; 0: it is paced."""
+    """The numbers of a dimension, of which ``more`` was used than the store knows. ``edges``: of its windows, in ns."""
     return [part.every_us, part.burst, max(min(more, MOST), -MOST), *[edge / 1000 for edge in edges]]
 
 
@@ -277,7 +276,7 @@ def read_answer(reply: object, rates: int, windows: int, runs: int) -> Answer:
 
 
 def _sound(words: Sequence[str]) -> list[float]:
-    """Raises ValueError for what the script never says: an infinite number, or none."""
+    """Raises ValueError for what the script never says."""
     numbers = [*map(float, words)]
     if not sum(map(abs, numbers)) < 1e19:
         raise ValueError

@@ -1,6 +1,6 @@
-"""One limit's talk with a server: when to ask, and what becomes of requests in an outage. Sends nothing itself: `StoreClient` does.
+"""One limit's talk with a server: when to ask, and what becomes of requests in an outage. `StoreClient` sends the questions.
 
-The wall clock of this machine decides nothing: the store says what time it is, somewhere between question and answer.
+The wall clock of this machine decides nothing: the store says what time it is.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 KEY = "aiorate:"  # what keys in the store begin with
-_INTEREST_NS = NS_PER_SECOND  # how long a store that is lost is asked after somebody wanted something last
-_FRESH_NS = NS_PER_SECOND  # for which requests that ask once rely on the latest answer
-_ONCE_NS = NS_PER_SECOND * 9 // 10  # for which they wait
+_INTEREST_NS = NS_PER_SECOND  # how long a lost store is asked after somebody last wanted something
+_FRESH_NS = NS_PER_SECOND  # how long requests that ask once rely on the latest answer
+_ONCE_NS = NS_PER_SECOND * 9 // 10  # how long they wait
 _OVER = 1 << 189  # when an outage ends, while it goes on
-_SINCE = 1 << 190  # since when they stand in line: later than any instant
+_SINCE = 1 << 190  # their `since`: later than any instant
 _LONGEST_ANSWER_NS = NS_PER_SECOND  # a slower round trip counts as this
 _OPEN = Fraction(10**30)  # what "open" has of the limits: no amount takes any time
 _LATEST_UNIX_NS = 10**19  # the year 2286
@@ -45,30 +45,30 @@ _LATEST_UNIX_NS = 10**19  # the year 2286
 class StoreSession(Talk):
     """Between a limit and the client that asks the store. Slots are asked for once half of those that came last are gone.
 
-    In an outage nothing happens within the grace, and then the policy decides. A request that may wait for less than an answer takes asks
-    once: it stands in line for one answer, which grants or refuses it.
+    In an outage the policy decides after the grace. A request that may wait for less than an answer takes asks once: it stands in line for
+    one answer, which grants or refuses it.
     """
 
     def __init__(self, node: Limit, pool: Pool, terms: Terms) -> None:
-        self.client: StoreClient | None = None  # which asks for this limit; None: nothing was asked yet in this event loop
+        self.client: StoreClient | None = None  # None: nothing was asked yet in this event loop
         self._terms, self._key = terms, f"{KEY}{node.name}"
         self._sent: Sent | None = None  # the question under way
-        self._told: str = ""  # the value of the key when the store answered last, ...
+        self._told: str = ""  # the value of the key when the store last answered, ...
         self._told_at: int = 0  # ... and the reading then
-        # What the store's clock is ahead of readings. Until it has said so, the machine's clock is as good a guess as any.
+        # What the store's clock is ahead of readings: at first the machine's, as good a guess as any.
         self._clock: int = 0 if pool.calendar is None else pool.calendar._origin
         self._came: int = 0  # how many slots came last
-        self._lost: tuple[int, Unreachable] | None = None  # the reading at the first call without an answer, and what failed last
-        self._degraded: bool = False  # whether that has gone on for longer than the grace
-        self._local: Local | None = None  # the store meanwhile, by the policies "local" and "open"
-        self._asked_at: int = 0  # the reading when the client was told to ask last
-        self._asked: list[Ticket] = []  # the requests that the question under way is for, if they ask once
+        self._lost: tuple[int, Unreachable] | None = None  # the reading at the first unanswered call, and what failed last
+        self._degraded: bool = False  # whether that has lasted for longer than the grace
+        self._local: Local | None = None  # the store meanwhile, with the policies "local" and "open"
+        self._asked_at: int = 0  # the reading when the client was last told to ask
+        self._asked: list[Ticket] = []  # the requests of the question under way, if they ask once
         super().__init__(node, pool, terms.horizon, terms.lease if pool.unit else 0, terms.slack)  # of reservations, nothing is taken ahead
 
     # What the pool and the node tell.
 
     def wanted(self, now: int) -> bool:
-        """Slots may be wanted at that instant. Returns whether to wait for the store, which is asked. Raises EngineUnavailable."""
+        """Returns whether to wait for the store, which is asked. Raises EngineUnavailable."""
         pool, node, local = self._pool, self._node, self._local
         here = pool.outage not in ("", "wait")  # whether the policy answers at once
         asks = (here or not self._enough(now) or bool(self._once(lacking=True))) and self._tell()
@@ -77,7 +77,7 @@ class StoreSession(Talk):
             if runs:
                 sent, asked = self._ask_for(runs, within, 0.0, self._clock)
                 self._take_back(sent, nothing=True)  # of what the store is yet to hear
-                answer = local.ask(asked, now)  # not a moment later: what is due at once is due in this decision
+                answer = local.ask(asked, now)  # at this instant: what is due at once is due in this decision
                 self._book(answer, sent._replace(parts=local.parts), now)
                 self._refuse(answer)
         elif here and self._lost is not None and pool.refused and pool.find(pool.refused)[1] is None:
@@ -93,7 +93,7 @@ class StoreSession(Talk):
         return not (self._lease and self._open)
 
     def moved(self) -> None:
-        """The event loop is gone, or another one is used, which may have asked already."""
+        """Another event loop is used, which may have asked already."""
         if self.client is not None and not self.client.here:
             self._forget()
 
@@ -106,13 +106,12 @@ class StoreSession(Talk):
         return self._sent is not None or super().busy
 
     def _unanswered(self, nothing: bool = False) -> None:
-        """The question under way, if there is one, has no answer."""
+        """The question under way, if any, has no answer."""
         sent, self._sent = self._sent, None
         if sent is not None:
             self._take_back(sent, nothing)
 
     def _forget(self) -> None:
-        """No client asks any more."""
         self._no_timer()
         self._unanswered()
         self.client = None
@@ -122,11 +121,11 @@ class StoreSession(Talk):
 
     @property
     def _open(self) -> bool:
-        """Whether the store may be asked from here: not for try_acquire() and delay() outside a loop."""
+        """Whether the store can be asked from here: not outside a loop."""
         return not self._node.closed and (self._node.tree.threads or running_loop() is not None)
 
     def _tell(self, gone: int = 0) -> bool:
-        """Have the client ask that is the right one here. Returns whether there is one."""
+        """Have the client of this loop ask. Returns whether there is one."""
         if not self._open:
             return False
         self._asked_at = self._node.read()
@@ -138,17 +137,15 @@ class StoreSession(Talk):
         return True
 
     def _enough(self, now: int) -> bool:
-        """Whether more than half of the slots that came last are left, and some last until others could be here.
-
-        Slots that the first in line gathers, if it is for several permits, do not count as left.
-        """
+        """Whether more than half of the slots that came last are left, without those that the first in line gathers, and some last until
+        others could be here."""
         pool = self._pool
         if not pool.count or not pool.unit:
             return bool(pool.count) and not self._uncovered(now)
         return 2 * pool.usable(count_of(self._first() or 1), now) > self._came and pool.last_due() > now + pool.answer_ns
 
     def _wants(self) -> tuple[Runs, float]:
-        """The runs to ask for, and within how many us; see `Talk._ask_for`. Requests that ask once come before all in line."""
+        """See `Talk._ask_for`. Requests that ask once come first."""
         pool, self._asked = self._pool, self._once(lacking=True)[:MOST_RUNS]
         if self._asked:
             return [pool.slots_of(pool.need(ticket.wanted)) for ticket in self._asked], self._slack / US
@@ -178,7 +175,7 @@ class StoreSession(Talk):
     # What the client hears.
 
     def answered(self, reply: object) -> None:
-        """The script's reply, or a `Refusal`. Raises `Unreachable` if it makes no sense."""
+        """Hear the script's reply, or a `Refusal`. Raises `Unreachable` if it makes no sense."""
         node, pool, sent, received = self._node, self._pool, self._sent, self._node.read()
         if sent is None:  # its question was forgotten
             return
@@ -192,7 +189,7 @@ class StoreSession(Talk):
         pool.answer_ns = (3 * pool.answer_ns + took) // 4 if self._told else took
         self._clock = int(answer.numbers[1 if answer.value else 0]) * US - (sent.at + received) // 2
         self._restored()
-        if not answer.value:  # it is another time than was thought, and the question did nothing
+        if not answer.value:  # our guess of the time was wrong, and the question did nothing
             self._unanswered(nothing=True)
             self._tell()
             return
@@ -211,7 +208,7 @@ class StoreSession(Talk):
                 self._later(FLUSH_NS)
 
     def unreachable(self, failure: Unreachable, silent: float) -> bool:
-        """The store did not answer, and had not for ``silent`` seconds before the question. Returns whether to ask again."""
+        """No answer, nor any for ``silent`` seconds before the question. Returns whether to ask again."""
         sent = self._sent
         if sent is not None:
             self._unanswered()
@@ -221,7 +218,6 @@ class StoreSession(Talk):
         return not self._node.closed
 
     def _go_by_policy(self) -> None:
-        """In an outage: the policy decides after the grace."""
         assert self._lost is not None  # since the first call without an answer
         node, pool, policy, (since, failure) = self._node, self._pool, self._terms.policy, self._lost
         if not self._degraded:
@@ -242,7 +238,7 @@ class StoreSession(Talk):
         node.changed()
 
     def _restored(self) -> None:
-        """The store can be reached. What was granted here in an outage is charged, at most a share of the burst."""
+        """The store can be reached. Charge what was granted here in an outage, at most a share of the burst."""
         if self._lost is None:
             return
         node, pool, local, length = self._node, self._pool, self._local, self._node.read() - self._lost[0]
@@ -261,7 +257,7 @@ class StoreSession(Talk):
         return error
 
     def failed(self, error: BaseException) -> None:
-        """The store refuses, the client's task ended with an error, or this limit's clock failed: nobody hangs."""
+        """The store refuses, or the client's task or this limit's clock failed: nobody may hang."""
         self._unanswered()
         self._pool.unanswered()
         if not self._node.closed:
@@ -271,7 +267,7 @@ class StoreSession(Talk):
     # Requests that ask once.
 
     def once(self, permits: Permits, most_ns: int) -> tuple[int, int] | None:
-        """Not below a limit that has to be asked as well, nor if others wait for permits, the next slot is known, or the store is lost."""
+        """Refuse it if others wait for longer than an answer takes, the next slot is known to be late, or the store is lost."""
         node, pool, now = self._node, self._pool, self._node.now()
         if most_ns >= max(pool.answer_ns, 1) or (node.above is not None and node.above.on_demand):
             return None
@@ -288,14 +284,14 @@ class StoreSession(Talk):
         return _ONCE_NS, _SINCE
 
     def _once(self, lacking: bool = False) -> list[Ticket]:
-        """Those in line, before whom nobody waits; or those for which there are not enough slots."""
+        """Those in line that ask once; or of these, those for which there are not enough slots."""
         first = self._node.line.first_request()
         if first is None or first.since < _SINCE:
             return []
         return [each for each in (self._uncovered(self._node.now()) if lacking else self._node.line) if each.since >= _SINCE]
 
     def _refuse(self, answer: Answer | None) -> None:
-        """Those to which an answer gives nothing, of those that were asked for; without one, all in line."""
+        """Refuse those that asked once and got nothing; without an answer, all of them."""
         over = self._once() if answer is None else [ticket for ticket, run in zip(self._asked, answer.runs, strict=False) if not run[0]]
         if over:
             self._node.expire(over)
@@ -318,7 +314,7 @@ class StoreSession(Talk):
             self._tell()
 
     async def aclose(self) -> None:
-        """The limit is closed: tell the store what it is yet to hear, and return the slots in hand."""
+        """Tell the store what it is yet to hear, and return the slots in hand."""
         client = self.client
         if client is not None and client.here:
             await client.detach(self)

@@ -1,4 +1,4 @@
-"""Slots: instants at which so much may be used, as a store assigned them to this process, and what it said is left. Exact; no clock."""
+"""Slots: instants at which so much may be used, as a store assigned them, and what it said is left. Exact, and without a clock."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Part(NamedTuple):
 
     @property
     def every_us(self) -> float:
-        """How far permits are apart, in us; 0: they are those of a window."""
+        """How far permits are apart, in us; 0: it is a window."""
         return 0.0 if self.calendar is not None else self.rate.period_ns / (self.rate.permits * 1000)
 
     def time_of(self, permits: int) -> int:
-        """How many ns so many permits take, rounded up."""
+        """In ns, rounded up."""
         return ceil_div(permits * self.rate.period_ns, self.rate.permits)
 
 
@@ -64,7 +64,7 @@ class Level(NamedTuple):
 UNKNOWN = Level(-MOST_NS)  # the store has said nothing: it may be full
 Pace = tuple[int, int, int]  # since that instant, so many permits in so many ns
 Found = tuple[int, "Run | None", int, tuple[int, ...]]
-"""When slots for a request are due; the last run of these, or None if there are not enough; how many they are; what is too much."""
+"""When slots for a request are due; the last run of these, None if there are not enough; how many they are; what is too much."""
 
 
 class Run:
@@ -79,7 +79,6 @@ class Run:
         self.due: int = self.at(0)  # when the next slot is due
 
     def at(self, i: int) -> int:
-        """When the slot with that index is due."""
         at = -MOST_NS
         for start, permits, ns in self.paces:
             own = start - (-i * ns // permits)
@@ -88,15 +87,13 @@ class Run:
         return at
 
     def by(self, instant: int) -> int:
-        """How many of these are due by that instant."""
+        """How many are due by that instant."""
         return bisect_right(range(self.i, self.i + self.n), instant, key=self.at) if instant >= self.due else 0
 
     def lapsed(self, now: int) -> int:
-        """How many of these have lapsed."""
         return self.by(now - self.late - 1)
 
     def shift(self, ns: int) -> None:
-        """Have all be due earlier by so many ns."""
         self.paces = [(start - ns, permits, period) for start, permits, period in self.paces]
         self.due -= ns
 

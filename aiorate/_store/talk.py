@@ -1,8 +1,7 @@
 """What a limit asks its store, in the words of the script, and what the answers mean for its pool: the same for all stores.
 
-It lacks slots for the requests in line and, with a lease, for those to come. A store says when slots are due by durations, and nothing is
-booked by the wall clock of this machine. How a question reaches the store, and when, is for `aiorate._store.session` and
-`aiorate._store.file_session`.
+A limit asks for the requests in line and, with a lease, for those to come. The answers have durations, so the wall clock of this machine
+books nothing. The subclasses of `Talk` know how a question reaches the store, and when.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ if TYPE_CHECKING:
     from aiorate._tree.limit import Limit
 
 
-FLUSH_NS = 50 * MS  # after which the store hears what came back, if no question is to be expected
-_RECHECK_NS = NS_PER_SECOND  # how often a process in which a request waits asks whether a pause goes on
+FLUSH_NS = 50 * MS  # after which the store hears what came back, if nothing is asked before
+_RECHECK_NS = NS_PER_SECOND  # how often to ask whether a pause goes on, while a request waits
 _PORTION = 500  # slots in one question, if a horizon has fewer: the loop wakes as many waiters before slots lapse
-_CHUNK = 12  # requests of a budget like the first in line, whose time is the horizon if the one given is longer
-_SHORTEST_US = 20_000  # of such a horizon
+_CHUNK = 12  # a budget books no further ahead than the time of so many requests like the first in line, ...
+_SHORTEST_US = 20_000  # ... or this
 _SOONEST_NS, _LATEST_NS = 20 * MS, 250 * MS  # after which to ask again for a reservation that was not booked
-_RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a window that is used up: permits may come back
-_ROUGHLY_NS = 100 * US  # a grant is so much older than its question at most
+_RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a used up window: permits may come back
+_ROUGHLY_NS = 100 * US  # a grant is at most so much older than its question
 Runs = list[tuple[int, tuple[int, ...]]]  # how many requests of which amounts
 
 
@@ -57,31 +56,31 @@ class Sent(NamedTuple):
 
 
 class Talk(Provider):
-    """Between a limit, whose node it watches and whose pool it fills, and its store. Durations are in ns.
+    """Between a limit and its store: it watches the node, and fills the pool. Durations are in ns.
 
-    All processes together aim to book a ``horizon`` ahead. With a ``lease``, slots are taken so far ahead that nobody asked for yet.
+    All processes together aim to book a ``horizon`` ahead. With a ``lease``, slots that nobody asked for yet are taken so far ahead.
     """
 
     def __init__(self, node: Limit, pool: Pool, horizon: int, lease: int, slack: int) -> None:
         self._node, self._pool = node, pool
         self._horizon, self._lease, self._slack = max(horizon, lease), lease, slack
         self._paused: bool = False  # whether the store pauses all processes
-        self._edges: list[int] = [0] * 4  # of windows: the present one and the next two; Unix times in ns
-        self._use: tuple[int, int] = (-MOST_NS, 0)  # when the present measurement of use began, and the permits spent until then
+        self._edges: list[int] = [0] * 4  # of the present window and the next two; Unix times in ns
+        self._use: tuple[int, int] = (-MOST_NS, 0)  # when the measurement of use began, and the permits spent until then
         pool.patient = node.above is not None
         pool.wanted, pool.corrected, node.provider = self.wanted, self.corrected, self
         Talk.forked(self)
         _talks.add(self)
 
     def forked(self) -> None:
-        """This is a new client, or that of a child process: slots, questions, and what is to be told are the parent's."""
+        """Begin as a new client, also in a child process: slots, questions and news are its parent's."""
         pool = self._pool
         pool.clear()
         pool.unanswered()
         pool.corrections, pool.oldest = [0] * len(pool.parts), None
         self._number: int = getrandbits(48) + 1  # of this client
         self._seat: float = 0.0  # see `Question.seat`
-        self._news: list[int] = []  # what the store is yet to hear of pauses: readings at which they are to end; 0: they are over
+        self._news: list[int] = []  # pauses that the store is yet to hear of: readings at which they end; 0: they are over
         self._tail: Run | None = None  # the last slots of all, as far as is known
         self._timer: Handle | None = None
         self._timer_at: int = 0
@@ -89,12 +88,12 @@ class Talk(Provider):
     # What is lacking.
 
     def _first(self) -> Permits:
-        """The permits of the first in line; 0: nobody waits."""
+        """The permits of the first in line, or 0."""
         first = self._node.first()
         return 0 if first is None else first.wanted
 
     def _uncovered(self, now: int) -> list[Any]:
-        """The first requests for which there are not enough slots, of those in line in about the order of service."""
+        """The first requests in line, in about the order of service, for which there are not enough slots."""
         pool, line, first = self._pool, self._node.line, self._node.first()
         below = sorted(line.below(), key=lambda limit: limit is not first)
         some = [*islice((each for each in chain(below, line) if any(pool.need(each.wanted))), 2 * MOST_RUNS)]
@@ -107,7 +106,7 @@ class Talk(Provider):
         return []
 
     def _lack(self) -> Runs:
-        """The runs to ask for: those of the requests in line, and with a lease of those to come."""
+        """The runs to ask for."""
         pool, now = self._pool, self._node.now()
         if not pool.unit:
             needs = [pool.need(each.wanted) for each in self._uncovered(now)]
@@ -121,10 +120,8 @@ class Talk(Provider):
         return [(missing, (1,) * len(pool.parts))] if missing > 0 else []
 
     def _expected(self, first: int, waiting: int) -> int:
-        """How many permits the next lease will take, if use goes on as it did in the last one or two.
-
-        The measurement begins after the permits of the first question: a process that makes one request in a while takes nothing ahead.
-        """
+        """How many permits the next lease will take, if use goes on as in the last one or two. Those of the first question do not count:
+        a process that makes a request once in a while takes nothing ahead."""
         pool, lease, reading, (since, before) = self._pool, self._lease, self._node.read(), self._use
         refused, granted = pool.refused[0] if pool.refused else 0, count_of(self._node.granted)
         age, used = reading - since, max(granted - before, 0)
@@ -145,15 +142,15 @@ class Talk(Provider):
         return bool(self._news) or any(self._pool.corrections)
 
     def _ask_for(self, runs: Runs, within: float, age: float, unix: int, gone: int = 0) -> tuple[Sent, Question]:
-        """What to ask for these requests, and to tell. ``unix`` is the time, in ns; an ``age`` ago the store said something, in us.
+        """What to ask for these requests, and to tell. ``unix``: the time in ns. ``age``: how long ago the store said something, in us.
 
-        Each of them is granted if it is due ``within`` so many us, whole or not at all; -1: at any time. The last slots in hand come back
-        unless somebody has booked since, if ``gone`` is not 0.
+        Each request is granted if it is due ``within`` so many us, whole or not at all; -1: at any time. The last ``gone`` slots come back
+        unless somebody has booked since.
         """
         pool, reading, now = self._pool, self._node.read(), self._node.now()
         more, oldest, news = pool.corrections, pool.oldest, self._news[:1]  # taken first: a finalizer may tell more
         pool.corrections, pool.oldest, pool.refused, self._news = [0] * len(more), None, None, self._news[1:]
-        pause = (news[0] and (news[0] - reading or -1)) / US if news else -1.0  # one that is over by now is not told
+        pause = (news[0] and (news[0] - reading or -1)) / US if news else -1.0  # one that is over is not told
         since = 0.0 if oldest is None else max(now - oldest - _ROUGHLY_NS, 0) / US
         if pool.calendar is not None and not self._edges[0] <= unix < self._edges[1]:
             edges = pool.calendar._edges(unix - 2 * pool.rate.period_ns, 8)
@@ -161,7 +158,7 @@ class Talk(Provider):
             self._edges = edges[place : place + 4]
         rows = [row(part, own - gone, self._edges) for part, own in zip(pool.parts, more, strict=True)]
         horizon, reach, took = self._horizon / US, MOST, pool.answer_ns / US
-        if not pool.unit and pool.calendar is None:  # a budget books no longer ahead than some requests like the first take
+        if not pool.unit and pool.calendar is None:  # a budget
             costs = [min(part.time_of(of), MOST_NS) / US for _, need in runs[:1] for of, part in zip(need, pool.parts, strict=True)]
             horizon = min(horizon, max(_CHUNK * max(costs, default=0.0), _SHORTEST_US))
             reach = max(horizon, took)
@@ -170,7 +167,7 @@ class Talk(Provider):
         return Sent(reading, now, runs, pool.parts, within >= 0, more, oldest, news), Question(*told, self._slack / US, rows, capped)
 
     def _take_back(self, sent: Sent, nothing: bool) -> None:
-        """A question has no answer: the store may have heard what it told; ``nothing``: it has not."""
+        """A question has no answer. The store may have heard what it told, or ``nothing``."""
         pool = self._pool
         # What came back may have arrived, and must not come back twice.
         more = [each if nothing or each > 0 else 0 for each in sent.more]
@@ -183,7 +180,7 @@ class Talk(Provider):
     # The answer.
 
     def _book(self, answer: Answer, sent: Sent, now: int) -> None:
-        """Put what was assigned into the pool. The durations of the answer count from the instant ``now``."""
+        """Put what was assigned into the pool. Durations count from the instant ``now``."""
         pool, numbers, slots, closes = self._pool, answer.numbers, [], None
         if sent.parts[0].calendar is not None:
             used, _, ends = numbers[HEAD : HEAD + 3]
@@ -191,7 +188,7 @@ class Talk(Provider):
             levels = [Level(now, int(used), now + closes + 1)]
         else:
             levels = [Level(now + ceil(ahead * US)) for ahead in numbers[HEAD::OF_RATE]]
-        if sent.parts == pool.parts:  # else they are those of "local", or of before a change
+        if sent.parts == pool.parts:  # else they are those of "local", or from before a change
             pool.levels = levels
         for (n, place, starts), (_, need) in zip(answer.runs, sent.runs, strict=False):
             if n and closes is not None:  # used only before the earliest instant here at which the window may end
@@ -203,7 +200,7 @@ class Talk(Provider):
         pool.add(*slots)
         if answer.wait and not sent.whole and not numbers[2]:
             wait = ceil(answer.wait * US)
-            if closes is not None:  # permits may come back meanwhile, and somebody waits for them
+            if closes is not None:  # permits may come back meanwhile
                 wait = min(wait, max(wait // _RECHECKS, NS_PER_SECOND), _LONGEST_RECHECK_NS)
             else:
                 wait = min(max(wait // 4, _SOONEST_NS), _LATEST_NS)
@@ -211,25 +208,24 @@ class Talk(Provider):
             pool.waits_for = answer.place - 1 if answer.place else pool.waits_for
 
     def _follow(self, us: float) -> None:
-        """The store pauses all processes for so long; 0: it does not. If it is yet to hear something else, that holds."""
+        """The store pauses all processes for so long, or 0, unless it is yet to hear something else."""
         if not self._news:
             self._paused = self._node.pause_with_store(ceil(us * US), self._paused)
 
     # What the pool and the node tell.
 
     def wanted(self, now: int) -> bool:
-        """Slots may be wanted at that instant. Returns whether they are on their way then."""
+        """Slots may be wanted. Returns whether they are on their way then."""
         raise NotImplementedError
 
     def corrected(self, at_once: bool) -> None:
-        """The store has something to hear: permits that were used without slots, or that come back."""
         if at_once or not self._pool.answer_ns:
             self._tell()
         else:
             self._later(FLUSH_NS)
 
     def _tell(self, gone: int = 0) -> object:
-        """Have the store hear what is untold, and that so many slots come back; see `_ask_for`."""
+        """Have the store hear what is untold; see `_ask_for`."""
         raise NotImplementedError
 
     def pausing(self, ns: int) -> None:
@@ -246,18 +242,17 @@ class Talk(Provider):
         self._tell()
 
     def held_up(self) -> None:
-        """A request waits for the end of a pause: ask in a second, and again, whether it goes on."""
+        """A request waits for the end of a pause: keep asking whether it goes on."""
         if self._paused:
             self._later(_RECHECK_NS)
 
     def shared(self) -> None:
-        """The first in line keeps its slots while another limit is asked after this one."""
         self._pool.patient = True
 
     # Later.
 
     def _later(self, ns: int) -> None:
-        """Within ``ns``, look after what is in hand, untold, or paused."""
+        """Look after what is in hand, untold or paused, within ``ns``."""
         node, loop = self._node, self._node.tree.loop
         at = node.read() + ns
         if loop is None or loop.closed or node.closed or (self._timer is not None and self._timer_at <= at):

@@ -1,7 +1,4 @@
-"""The script in Python, and the same numbers: for a file, for a process in an outage, and for tests.
-
-It follows the script line by line, so that one can be read beside the other.
-"""
+"""The script in Python, line by line, with the same numbers: for a file, for a process in an outage, and for tests."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ def take_now(
     """`Answering` in closed form for the most frequent question: ``n`` slots of one rate, now or not at all.
 
     Returns whether they are granted and in how many us the bucket is full, or None if it takes the script; the new value, or None if it
-    stays; and after how many us it says nothing any more.
+    stays; and after how many us it is at rest.
     """
     life, written, hush, _, _, latest, _, count, ahead, full = value or (now, now, *[0.0] * 8)
     if hush > 0 or (told is not None and (told[0] != life or told[7] > count)):  # a pause, or the client knows more
@@ -41,7 +38,7 @@ def take_now(
 
 
 class Answering:
-    """One run of the script, in numbers: ``kept`` is the value, ``told`` what the client was told last, ``same`` if that is the value."""
+    """One run of the script. ``kept`` is the value, ``told`` what the client was told last, ``same`` whether they are equal."""
 
     def __init__(self, now: float, asked: Question, kept: Sequence[float] | None, told: Sequence[float] | None, same: bool) -> None:
         self.now, self.asked, self.seat = now, asked, asked.seat
@@ -70,7 +67,7 @@ class Answering:
         self.wait: float = 0.0  # how long the first request that got nothing has to wait, ...
         self.place: int = 0  # ... and for which dimension, counted from 1
         self.runs: list[tuple[int, int, list[float]]] = []  # see `Answer`
-        self.states: list[list[float]] = []  # of each dimension; an empty one if the question named no window of the present
+        self.states: list[list[float]] = []  # of each dimension; empty if the question named no present window
         at = HEAD
         for limit in asked.limits:
             of = slice(at, at + (OF_RATE if limit[0] > 0 else OF_WINDOW))
@@ -85,11 +82,10 @@ class Answering:
                 begin = last
         head = [life, now, self.hush, self.claim, self.lasts, self.latest, near, count + 1]
         self.answer = Answer("", [*head, *chain(*self.states)], self.wait, self.place, self.seat, self.runs)
-        """What the client hears."""
 
     @property
     def keep(self) -> float:
-        """After how many us a new value would say the same."""
+        """After how many us it is at rest: a new value would say the same."""
         lasting = [
             max(s[0], self.hush + (burst - 1) * every) if every > 0 else s[2] - self.now + (s[2] - s[1]) * max(1, s[0] / burst)
             for (every, burst, *_), s in zip(self.asked.limits, self.states, strict=True)
@@ -138,7 +134,7 @@ class Answering:
         return s
 
     def _run(self, want: float, amounts: Sequence[float], begin: float, room: dict[int, float]) -> tuple[float, float]:
-        """Answer one run. Returns how many it granted, and when the last of these is due."""
+        """Returns how many it granted, and when the last of these is due."""
         first, n, self.place = max(begin, self.hush), want, 0
         dims = [
             (j, a, every, burst, self.states[j]) for j, (a, (every, burst, *_)) in enumerate(zip(amounts, self.asked.limits, strict=True))
@@ -201,17 +197,16 @@ class Answering:
 
 
 class Local:
-    """A store of this process alone, for an outage. It has a ``share`` of the limits, and begins without a burst."""
+    """A store for this process alone, with a ``share`` of the limits. It begins without a burst."""
 
     __slots__ = ("_value", "parts", "spent")
 
     def __init__(self, parts: Sequence[Part], share: Fraction) -> None:
-        self.parts: tuple[Part, ...] = tuple([_part(part, share) for part in parts])  # its limits: a window is paced, too
+        self.parts: tuple[Part, ...] = tuple([_part(part, share) for part in parts])  # windows are paced, too
         self._value: list[float] | None = None
         self.spent: list[int] = [0] * len(parts)  # of each dimension
 
     def ask(self, question: Question, reading: int) -> Answer:
-        """The answer to that question."""
         corrected = [row(part, 0 if self._value else part.burst - 1) for part in self.parts]
         answer = Answering(reading / 1000, question._replace(pause=-1, took=-1, limits=corrected), self._value, None, False).answer
         self._value = answer.numbers

@@ -1,4 +1,4 @@
-"""The command line: reads the arguments and passes them to a command. Knows nothing of what a command does."""
+"""The command line: reads the arguments and passes them to a command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from aiorate import Scheduler
 
 
-# With parameters that show the purpose of each.
+# With parameters that show what each is for.
 STRATEGIES: dict[str, Callable[[str], Scheduler]] = {
     "TokenPool": aiorate.TokenPool,
     "TokenBucket": lambda rate: aiorate.TokenBucket(rate, burst=10),

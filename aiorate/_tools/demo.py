@@ -1,7 +1,6 @@
 """``demo``: real requests to a local server that answers 429 beyond its limit, first without and then with a limiter.
 
-The verdict compares the limiter's guarantee with what it granted. The server sees each request a little later, some more than others, so
-a second may hold more arrivals than grants.
+The verdict is on what the limiter granted: requests arrive later, some more than others, so a second may hold more arrivals than grants.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _MORE = 1.1  # what the server allows, as a multiple of the guarantee: the netwo
 
 
 def run(scheduler: Scheduler, seconds: float) -> int:
-    """Run the demo and show its results; returns the exit code: 1 if the guarantee was broken."""
+    """Returns the exit code: 1 if the guarantee was broken."""
     limiter = Limiter(scheduler)
     rate, allowed = limiter.rate.per_second, ceil(_MORE * (limiter.bound(1) or limiter.rate.per_second))
     clients = min(max(ceil(_DEMAND * rate * _ANSWER_AFTER), 1), _MOST_CLIENTS)
@@ -54,14 +53,13 @@ def run(scheduler: Scheduler, seconds: float) -> int:
 
 
 async def send(seconds: float, clients: int, allowed: int, limiter: Limiter | None = None) -> tuple[list[int], Counter[int]]:
-    """Have so many clients send requests for some seconds to a server that allows so many per second.
+    """Have clients send requests to a server that allows so many per second.
 
     Returns the instants (ns) at which they arrived, and how many answers had which status.
     """
     arrivals, answers, passed = list[int](), Counter[int](), deque[int]()
 
     async def answer(request: web.BaseRequest) -> web.Response:
-        """Refused requests do not count for the limit."""
         now = monotonic_ns()
         arrivals.append(now)
         while passed and now - passed[0] >= SECOND:
@@ -88,5 +86,5 @@ async def send(seconds: float, clients: int, allowed: int, limiter: Limiter | No
                 group.create_task(keep_sending())
             if limiter is not None:
                 await asyncio.sleep(seconds)
-                await limiter.aclose()  # those in line have not been sent; those under way finish
+                await limiter.aclose()  # those under way finish
     return arrivals, answers

@@ -1,7 +1,4 @@
-"""``simulate``: what a limit would do to requests, on a virtual clock. Nothing waits, and no loop runs.
-
-Requests wait in one line, in order of arrival, and are woken exactly on time: what a `Limiter` does on a loop that is never late.
-"""
+"""``simulate``: what a `Limiter` would do to requests on a loop that is never late. Nothing waits, and no loop runs."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def run(scheduler: Scheduler, file: str, max_wait: float | None) -> int:
-    """Run the command; returns its exit code. Raises OSError or ValueError if the arrivals cannot be read."""
+    """Returns the exit code. Raises OSError or ValueError if the arrivals cannot be read."""
     with open(0 if file == "-" else file, encoding="utf-8-sig", errors="backslashreplace", closefd=file != "-") as lines:
         arrivals = read(lines)
     print(f"{scheduler!r}\n")
@@ -51,7 +48,7 @@ def read(lines: Iterable[str]) -> list[int]:
 
 
 def busiest(instants: Sequence[int], window: int) -> int:
-    """The most instants, which are in order, in any half-open window of that length (ns)."""
+    """The most instants, in order, in any half-open window of that length (ns)."""
     most = first = 0
     for last, instant in enumerate(instants):
         while instants[first] <= instant - window:

@@ -3,13 +3,11 @@
 >>> client = httpx2.AsyncClient(event_hooks=hooks(Limiter("100/s")))
 >>> client = httpx2.Client(event_hooks=blocking_hooks(Limiter("100/s", scope="process")))  # synchronous, in any threads
 
-Hooks leave the client's own options (``limits=``, ``http2=``, proxies) in force. They count all attempts of a retry transport
-as one request; there, use `limit_transport`, innermost. A redirect and an authentication challenge are requests too.
+Hooks leave the client's own options (``limits=``, ``http2=``, proxies) in force, but count all attempts of a retry transport as one
+request. There, use `limit_transport`. A redirect and an authentication challenge are requests too.
 
-A request may bring its own cost and wait: ``client.get(url, extensions={"aiorate": {"cost": 7, "max_wait": 2}})``.
-No timeout of the client covers the wait. An error of the limiter reaches the caller as it is, and is not an ``httpx2.HTTPError``.
-
-`read_feedback` reads what a server says of its limits: a pause in seconds, and its quotas. It takes the headers of any client.
+A request may bring its own cost and wait: ``client.get(url, extensions={"aiorate": {"cost": 7, "max_wait": 2}})``. No timeout of the client
+covers the wait. An error of the limiter reaches the caller as it is, and is not an ``httpx2.HTTPError``.
 """
 
 from __future__ import annotations
@@ -119,7 +117,7 @@ def _passed_on(name: str) -> Callable[..., Any]:
 
 
 class _LimitedTransport:
-    """The part that both packages share, for asynchronous and for synchronous clients."""
+    """The part that both packages share, for clients of both kinds."""
 
     def __init__(self, inner: Any, way: Way) -> None:
         self._inner = inner

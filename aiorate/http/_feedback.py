@@ -1,6 +1,6 @@
-"""What a server says of its limits: whether one response asks for a pause, for how long, and which quotas it reports.
+"""What a server says of its limits: whether a response asks for a pause, for how long, and which quotas it reports.
 
-Knows no client, no limiter and no loop, and never waits. Unreadable text says nothing. The sources, besides those of the table of vendors:
+Knows no client, limiter or loop. Unreadable text says nothing. The sources, apart from those of vendors:
 
 * Retry-After: RFC 9110, https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3; dates: section 5.6.7 there, and RFC 3339
 * 429: RFC 6585, https://www.rfc-editor.org/rfc/rfc6585#section-4; 529: https://docs.claude.com/en/api/errors
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
     Headers = Mapping[str, str | float] | Mapping[bytes, bytes] | Iterable[tuple[str, str]] | Iterable[tuple[bytes, bytes]]
     Item = tuple[str, dict[str, str]]
-    Clock = tuple[float, float]  # the server's Unix time in seconds, caches included; and by how many it may be wrong
+    Clock = tuple[float, float]  # the server's Unix time, including time in caches, and its error, in seconds
 
 _THROTTLING = 429, 503, 529
 _BANS = 418, 420, 430  # of Binance, Twitter and Shopify
 _IF_TIMED = 403, *_BANS, 509  # these throttle if they have Retry-After
 _UNNAMED_PAUSE = 1.0  # seconds
-_LONGEST_TEXT = 1024  # characters of a field: a longer one is not a quota, and takes long to parse
+_LONGEST_TEXT = 1024  # characters of a field: a longer one would take long to parse
 _ASIDE = {"age", "date", "server", "x-github-request-id"}  # these say nothing alone
 _READ = re.compile("limit|retry-after|used")  # part of the name of all others that are read
 LONGEST = 86_400.0  # seconds, one day: pauses and resets are cut to it, whatever a server says
@@ -51,7 +51,7 @@ _GO_PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _GO_DURATION = re.compile(f"(?:{_GO_PART.pattern})+")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _TIMESPAN = re.compile(r"([0-9]{2}):([0-9]{2}):([0-9]{2}(?:\.[0-9]{1,9})?)")
-# The three forms of RFC 9110, section 5.6.7, and those of mail, which give their zone as a number. Dates of JavaScript do not match.
+# The three forms of RFC 9110, and those of mail, with the zone as a number. Dates of JavaScript do not match.
 _HTTP_DATE = re.compile(r"[A-Za-z]{3,9},? .+[0-9]{2}:[0-9]{2}:[0-9]{2}(?: GMT| UTC| [+-][0-9]{4}| [0-9]{4})")
 _RFC_3339 = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}.*")  # without seconds too, as Atlassian sends it
 # Clients, and aiorate, join fields of one name with commas, and a date contains a comma itself.
@@ -112,8 +112,8 @@ def read_feedback(status: int, headers: Headers, *, now: float | None = None) ->
 
 
 def _wait(quota: Quota, refused: bool) -> float | None:
-    # How long a used up quota of requests pauses everybody. One that does not report what remains counts as used up if the server
-    # throttles. A reset of 0 does not pause: whole seconds are rounded down.
+    # How long a quota pauses everybody. One that does not report what remains counts as used up if the server throttles. A reset of 0
+    # does not pause: whole seconds are rounded down.
     used_up = quota.remaining == 0 or (quota.remaining is None and quota.used is None and refused)
     if not used_up or not quota.reset or quota.unit != "requests":
         return None
@@ -121,7 +121,6 @@ def _wait(quota: Quota, refused: bool) -> float | None:
 
 
 def _throttles(status: int, retry_after: float | None, quotas: Iterable[Quota]) -> bool:
-    # Whether the response refused the request because of its rate.
     timed = status in _IF_TIMED and retry_after is not None
     return status in _THROTTLING or timed or (status == 403 and _used_up(quotas))
 
@@ -137,9 +136,9 @@ def _read_retry_after(fields: dict[str, str], clock: Clock) -> tuple[float | Non
 
 
 def teach(adaptive: AdaptiveRate, feedback: Feedback | None, status: int, granted: int) -> Feedback | None:
-    """Tell the AdaptiveRate what the server did, unless it failed for another reason than the rate, and return what to heed.
+    """Tell the AdaptiveRate what the server did, unless it failed for another reason, and return what to observe.
 
-    A pause whose length the server did not name is left out: the rate is lowered instead. ``granted`` is the reading at the grant.
+    Instead of a pause whose length the server did not name, the rate is lowered. ``granted`` is the reading at the grant.
     """
     if feedback is None or not _throttles(status, feedback.retry_after, feedback.quotas):
         if status < 500 and status not in _BANS:
@@ -153,7 +152,7 @@ def teach(adaptive: AdaptiveRate, feedback: Feedback | None, status: int, grante
 
 
 def _gather(headers: Headers) -> dict[str, str]:
-    # The headers that are read here, by their names in lower case. Multi-dicts give each field of a name.
+    # By names in lower case. Multi-dicts give each field of a name.
     fields: dict[str, str] = {}
     items = getattr(headers, "items", None)
     for name, value in cast("Iterable[tuple[object, object]]", headers if items is None else items()):
@@ -165,9 +164,6 @@ def _gather(headers: Headers) -> dict[str, str]:
 
 def _text(value: object) -> str:
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
-
-
-# The quotas that a response reports.
 
 
 def _read_quotas(fields: dict[str, str], profiles: Iterable[Profile], clock: Clock) -> Iterator[tuple[Quota, str]]:
@@ -209,7 +205,7 @@ def _read_form(form: Fields, full_at_reset: bool, fields: dict[str, str], clock:
 
 
 def _policies(text: str) -> list[tuple[int, float | None]]:
-    # ``20, 20;w=60``: amounts, and their windows where they are given.
+    # ``20, 20;w=60``: amounts, and their windows if given.
     return [(int(min(amount, _MOST)), _window(given)) for head, given in _items(text) for amount in _numbers(head)]
 
 
@@ -219,7 +215,7 @@ def _read_draft_11(fields: dict[str, str]) -> Iterator[Quota]:
     for item in _items(fields.get("ratelimit", "")):
         if (remaining := _integer(item, "r")) is None:
             continue  # it is required; items of draft 07 have none
-        # A partition key may be given in one of the two fields only: express-rate-limit 8 has it in the policy alone.
+        # express-rate-limit 8 gives a partition key in the policy alone.
         pk, reset = item[1].get("pk"), _integer(item, "t")
         same = [policy for policy in policies if policy[0] == item[0] and (pk is None or policy[1].get("pk", pk) == pk)]
         same = [policy for policy in same if policy[1].get("pk") == pk] or same
@@ -236,7 +232,7 @@ def _quota_of(policy: Item, remaining: int | None = None, reset: float | None = 
 
 
 def _window(given: dict[str, str]) -> float | None:
-    # A longer window is none: cut to a day, it would promise more.
+    # None for longer ones: cut to a day, they would promise more.
     return next((seconds for seconds in _numbers(given.get("w", "")) if 1 <= seconds <= LONGEST), None)
 
 
@@ -250,8 +246,8 @@ def _unquoted(text: str) -> str:
 
 
 def _items(text: str) -> list[Item]:
-    # The items of a list, each a head and its parameters: ``"permin";q=50;w=60, 20;w=60, limit=100``. A list with an open quote or a
-    # parameter without a name has no items; RFC 9651 demands that of every error, which no reader of old drafts can.
+    # Heads and their parameters: ``"permin";q=50;w=60, 20;w=60, limit=100``. A list with an open quote or a parameter without a name has
+    # no items. RFC 9651 demands that of every error, but old drafts have some.
     if '"' in re.sub(_STRING, "", text):
         return []
     items = []
@@ -269,18 +265,17 @@ def _numbers(text: str) -> list[float]:
 
 
 def _bounded(seconds: float) -> float:
-    """The seconds, 0 to `LONGEST`. Less than a nanosecond, the unit of limiters, is 0."""
+    """0 to `LONGEST`. Less than a nanosecond, the unit of limiters, is 0."""
     return min(float(seconds), LONGEST) if seconds >= 1e-9 else 0.0
 
 
 def _latest(text: str, clock: Clock) -> tuple[float, float] | None:
-    """The latest of the times in the text, in seconds from now, 0 to `LONGEST`, and the error; None if no time can be read."""
+    """The latest of the times in the text, in seconds from now, and its error; None if there is none."""
     times = [time for piece in _PIECE.findall(text) if (time := _time(piece.strip(), clock)) is not None]
     return max([(_bounded(seconds), error) for seconds, error in times], default=None)
 
 
 def _time(text: str, clock: Clock) -> tuple[float, float] | None:
-    # Seconds from now, in any of the known forms, and the error.
     if _NUMBER.fullmatch(text):
         seconds = float(text)
         if not 1e9 < seconds <= 1e21:  # after it: the year 33658 in nanoseconds
@@ -299,7 +294,7 @@ def _time(text: str, clock: Clock) -> tuple[float, float] | None:
 
 @lru_cache(256)  # a Date is the same for a second
 def _moment(text: str) -> float | None:
-    # The Unix time of a date of RFC 3339 or HTTP. Without a zone it is in UTC.
+    # Without a zone, a date is in UTC.
     text = text.strip()
     try:
         if _RFC_3339.fullmatch(text):

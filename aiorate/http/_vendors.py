@@ -1,7 +1,7 @@
 """Which header of a server says what: a table, which `aiorate.http._feedback` reads from top to bottom.
 
-A header belongs to the first profile that claims it. The form of a reset is not in the table: seconds, a time since the epoch, a duration
-of Go and a date can be told apart, and gateways change one into another.
+A header belongs to the first profile that claims it. The form of a reset is not in the table: seconds, times since the epoch, durations
+of Go and dates can be told apart, and gateways change one into another.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import NamedTuple
 class Fields(NamedTuple):
     """The headers of one quota. An empty name means that the vendor has no such header."""
 
-    limit: str = ""  # how much the quota allows. Its window may follow, and those of further quotas: ``20, 20;w=60, 500;w=3600``
+    limit: str = ""  # its window may follow, and further quotas: ``20, 20;w=60, 500;w=3600``
     remaining: str = ""
-    resets: tuple[str, ...] = ()  # when more is available. The first readable one counts
+    resets: tuple[str, ...] = ()  # the first readable one counts
     level: str = ""  # used and limit in one: ``32/40``
-    used: str = ""  # how much of it was used in this ``window``, in seconds of the server's time
+    used: str = ""  # what was used in this ``window``, in seconds of the server's time
     named_by: str = ""  # a header that holds the name of the quota
-    policies: str = ""  # a header that holds windows alone, in the form of the limit's
+    policies: str = ""  # a header with windows alone, in the form of the limit's
     name: str = ""  # of the quota
     unit: str = "requests"
     window: float = 0.0
@@ -29,10 +29,10 @@ class Profile(NamedTuple):
 
     vendor: str  # who, for logs
     quotas: tuple[Fields, ...]
-    signs: tuple[tuple[str, str], ...] = ()  # headers that only this vendor sends, each with a text in its value; empty: any of the quotas'
-    full_at_reset: bool = False  # True if a reset says when the quota is full again, not when the next request may go
-    unnamed_pause: float | None = None  # seconds to pause after a 429, or a 403 that throttles, if no time is named; None: as with others
-    everywhere: str = ""  # a header that is ``true`` if all that the client does is throttled, not only this key
+    signs: tuple[tuple[str, str], ...] = ()  # headers of this vendor alone, each with a text in its value; empty: those of the quotas
+    full_at_reset: bool = False  # whether a reset says when the quota is full, not when the next request may go
+    unnamed_pause: float | None = None  # seconds, after a 429 or a 403 that throttles and names no time; None: as with others
+    everywhere: str = ""  # a header that is ``true`` if all keys of the client are throttled
 
 
 # Milliseconds. The clients of OpenAI and Azure take these before Retry-After, which is the same time in whole seconds.
@@ -86,7 +86,7 @@ PROFILES = (
     # https://developers.binance.com/docs/binance-spot-api-docs/rest-api/limits
     Profile("Binance", (Fields(used="x-mbx-used-weight-1m", name="weight", window=60.0),)),
     # https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-06
-    # The RateLimit of draft 07 is read as these three. The RateLimit of later drafts needs a parser, and has no row.
+    # The RateLimit of draft 07 is read as these three. Those of later drafts need a parser, and have no row.
     Profile("RateLimit", (Fields("ratelimit-limit", "ratelimit-remaining", ("ratelimit-reset",), policies="ratelimit-policy"),)),
     Profile("X-RateLimit", (_X,)),  # Reddit's numbers may have a fraction: https://github.com/reddit-archive/reddit/wiki/API
 )

@@ -1,6 +1,6 @@
 """The way of a request through its limit, for all HTTP adapters: which limiter, what cost, and what its response says.
 
-Knows no HTTP client: a request is the object that ``key`` and ``cost`` are called with, and has a ``url``.
+Knows no HTTP client: a request is anything that has a ``url``, and that ``key`` and ``cost`` take.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Sent:
         self._under_way[self._at] = permits
 
     def hear(self, status: int, headers: Headers) -> None:
-        """Have the limiter heed the response. What that says is left is less by all that is under way."""
+        """Have the limiter observe the response. What is under way is taken from what that says is left."""
         if self._limit is not None and self._heed is not None:
             feedback, at = read_feedback(status, headers), self._at[0]
             if isinstance(self._limit, Limiter) and (adaptive := adaptive_of(self._limit)) is not None:
@@ -72,7 +72,7 @@ class Sent:
 
 
 _under_way: WeakKeyDictionary[Limiter | Budget, dict[tuple[int, int], int]] = WeakKeyDictionary()
-"""Of each limit, the permits of requests that are not answered, by when they were sent. No operation on it needs a lock."""
+"""Of each limit, the permits of unanswered requests, by when they were sent. No operation on it needs a lock."""
 
 
 class Way:
@@ -97,8 +97,7 @@ class Way:
     async def enter(self, request: Any, *, blocking: bool = False, **own: Any) -> Sent:
         """Wait until the request may be sent. Its own ``cost`` and ``max_wait`` replace those of all requests.
 
-        A request with a cost of 0 passes at once and spends nothing, even if the limiter is closed, and its response is ignored. A wrong
-        cost, key or wait raises before anything is spent.
+        With a cost of 0 it passes even a closed limiter at once, and its response is ignored. A wrong cost, key or wait spends nothing.
         """
         own = own or getattr(request, "extensions", {}).get("aiorate", {})  # of httpx
         limit, permits, max_wait, heed = self._asked(request, **{"max_wait": self._max_wait, **own})
@@ -111,11 +110,10 @@ class Way:
         return sent
 
     def enter_blocking(self, request: Any) -> Sent:
-        """As `enter`, for a synchronous client: blocks its thread."""
         return finish(self.enter(request, blocking=True))
 
     def hear(self, response: Any) -> None:
-        """As `Sent.hear`, of a response of httpx, whose hooks have nothing else."""
+        """As `Sent.hear`, for hooks of httpx, which have the response alone."""
         if response.request in self._sent:
             self._sent[response.request].hear(response.status_code, response.headers)
 
@@ -128,7 +126,6 @@ class Way:
         return limit, permits, max_wait, heed if self._feedback else None
 
     def _found(self, request: Any) -> tuple[Limiter | Budget, Heed]:
-        """The limit of the request, and what observes its response."""
         limits = self._limit
         if isinstance(limits, (Limiter, Budget)):
             return limits, limits.observe
@@ -144,7 +141,7 @@ class Way:
 
 
 def origin(url: Any) -> str:
-    """The origin of a URL of httpx or yarl in lower case, always with the port: ``https://api.example.com:443``.
+    """The origin of a URL of httpx or yarl, in lower case and with the port: ``https://api.example.com:443``.
 
     A WebSocket begins with an HTTP request to the same server, so ``wss`` counts as ``https`` and ``ws`` as ``http``.
     """

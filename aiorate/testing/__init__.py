@@ -1,4 +1,4 @@
-"""Tests without waiting: a loop in virtual time, a clock moved by hand, limits made as new, and the laws that every scheduler obeys.
+"""Tests without waiting: a loop in virtual time, a clock moved by hand, limits made as new, and the laws of schedulers.
 
 ``pytest_plugins = ["aiorate.testing"]`` in the ``conftest.py`` at the root of the tests adds the fixtures `virtual_loop` and
 `reset_limiters`. Nothing in aiorate imports this package. PYTEST_DONT_REWRITE: it may be imported before.

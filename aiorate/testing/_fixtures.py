@@ -1,4 +1,4 @@
-"""The fixtures of `aiorate.testing`. They work with pytest alone, and with pytest-asyncio 1.4 or later. PYTEST_DONT_REWRITE."""
+"""The fixtures, for pytest alone or with pytest-asyncio 1.4 or later. PYTEST_DONT_REWRITE."""
 
 from __future__ import annotations
 
@@ -47,12 +47,11 @@ def virtual_loop(request: pytest.FixtureRequest) -> Iterator[VirtualLoop]:
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)
 def pytest_asyncio_loop_factories(item: pytest.Function) -> Generator[None, Any, Any]:
-    """Run a test in a `VirtualLoop` if it asks for `virtual_loop`."""
     others = (yield) or {"asyncio": asyncio.new_event_loop}
     return {"virtual": VirtualLoop} if "virtual_loop" in item.fixturenames else others
 
 
-# The loop of a test is known in it only. These run there before it: one for each scope of pytest-asyncio's loops.
+# The loop of a test is known in it only. These run there before it, one for each scope of loops.
 if pytest_asyncio is not None:
     for _scope in ("function", "class", "module", "package", "session"):
 

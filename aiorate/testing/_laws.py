@@ -1,4 +1,4 @@
-"""Schedulers at work, without waiting and without a loop: what they would grant, and their laws, tried on random histories."""
+"""Schedulers at work without a loop: what they would grant, and their laws, tried on random histories."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def simulate(scheduler: Scheduler, requests: Iterable[int | tuple[int, int]]) ->
 
 
 def grants(scheduler: Scheduler, requests: Iterable[int | tuple[int, int]], max_wait: int | None = None) -> Iterable[int | None]:
-    """As `simulate`; None for a request that is refused, because it would wait longer than ``max_wait`` (ns)."""
+    """As `simulate`, but None for a request that would wait longer than ``max_wait`` (ns)."""
     latest = last = None  # when a request was made, and when one was granted
     for request in requests:
         made, permits = request if isinstance(request, tuple) and len(request) == 2 else (request, 1)
@@ -64,7 +64,7 @@ def check_scheduler(factory: Callable[[], Scheduler], *, examples: int = 100) ->
 
 
 class _History:
-    """Two equal schedulers, and the calls made to them: the same to both, and to one of them more, which should change nothing."""
+    """Two equal schedulers: both get the same calls, and one gets more, which should change nothing."""
 
     def __init__(self, plain: Scheduler, disturbed: Scheduler) -> None:
         self.plain, self.disturbed, self.now, self.late = plain, disturbed, 0, 0
@@ -85,7 +85,6 @@ class _History:
         return answer
 
     def run(self, dice: Random, steps: int, disturb: Callable[[_History, int, int], None]) -> None:
-        """Let random things happen."""
         self.law = disturb.__name__[1:]
         most = self.plain.max_permits or 10
         for _ in range(steps):
@@ -110,7 +109,7 @@ class _History:
                 self.late = max(self.late, 0 if since is None else self.now - since)
 
     def bound_holds(self) -> None:
-        """No window of any history holds more permits than bound() says, without those that were given back by their receipts."""
+        """No window holds more permits than bound() says, apart from those that were given back by their receipts."""
         largest = max([1, *(permits for _, permits in self.grants)])
         for place, (first, _) in enumerate(self.grants):
             kept = 0

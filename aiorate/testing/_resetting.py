@@ -1,4 +1,4 @@
-"""Limits that begin each test as new, although a module made them once. Knows nothing of pytest."""
+"""Limits that begin each test as new, although a module made them once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def reset_limiters(*limits: Limit) -> None:
     for limit in limits:
         if not isinstance(limit, (Limiter, Budget, Keyed)):
             raise TypeError(f"reset_limiters() takes limiters and budgets, each as an argument of its own, not {kind_of(limit)}.")
-    nodes: dict[Node, None] = {}  # those that are shared first: requests in line take from these at once
+    nodes: dict[Node, None] = {}  # shared ones first: requests in line take from these at once
     for limit in limits:
         parts = [limit.shared, *(limit[key] for key in limit)] if isinstance(limit, Keyed) else [limit]
         for part in filter(None, parts):
@@ -53,7 +53,7 @@ def _reset(node: Node) -> None:
     if isinstance(node.scheduler, Places) and node.scheduler.used:
         if tree.loop is not None:
             return  # who is inside will leave
-        gc.collect()  # and so do holders that are garbage, of a loop that is closed
+        gc.collect()  # and so do holders of a closed loop, which are garbage
     if tree.loop is not None or tree.clock is not None:
         tree.run(node.reset)
         return
@@ -62,5 +62,5 @@ def _reset(node: Node) -> None:
     try:
         tree.run(node.reset)
     finally:
-        first = cache(monotonic_ns)  # read at the next use: no real time until then counts in a test in virtual time
+        first = cache(monotonic_ns)  # read at the next use: real time until then must not count in virtual time
         node.read = lambda: start - first() + monotonic_ns()

@@ -47,12 +47,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._turns = 0  # so that the loop can still be closed
             raise RuntimeError("VirtualLoop: time does not pass, so something spins. Make it wait for more than 0 seconds.")
         self._virtual_ns += ns
-        # asyncio runs the timers that are due within this. After 194 days, the float of time() no longer resolves a nanosecond.
+        # asyncio runs timers that are due within this. After 194 days, a float of seconds no longer resolves a nanosecond.
         self._clock_resolution = max(1 / NS_PER_SECOND, ulp(self.time()))
 
 
 class _Jumping(selectors.DefaultSelector):
-    """A selector that jumps instead of waiting."""
+    """Jumps instead of waiting."""
 
     def __init__(self, jump: Callable[[float], None]) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ async def _settle() -> None:
     loop = loop_here()
     assert loop is not None  # or nobody could await this
     threads = sys.modules.get("aiorate._tree.threads")
-    for _ in range(12):  # a few turns from a timer to the last task that it wakes: filler, notice, waiter, and the waiter's owner
+    for _ in range(12):  # turns from a timer to the last task that it wakes: filler, notice, waiter, and the waiter's owner
         if threads is not None:
             threads.decisions.run(int)
         signal = loop.signal()
