@@ -1,4 +1,4 @@
-"""asyncio's event loops. A ticket is the future that its owner awaits, but for a filler's. No decision awaits, so nothing is locked."""
+"""asyncio's event loops. A ticket is the future that its owner awaits, except those of a filler."""
 
 from __future__ import annotations
 

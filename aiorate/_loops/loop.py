@@ -1,6 +1,6 @@
 """The Loop: all that limiters need of the event loop that runs their callers, and of the clock. Never the wall clock.
 
-There is one for asyncio, one for trio, and one for all loops and threads of a process together. Knows nothing of rates, nor who is next.
+There is one for asyncio, one for trio, and one for all loops and threads of a process together.
 """
 
 from __future__ import annotations
@@ -45,29 +45,21 @@ class Clock(Protocol):
 
 
 class Handle(Protocol):
-    """A timer that can be cancelled."""
+    """A timer."""
 
-    def cancel(self) -> None:
-        """Never call back."""
-        ...
+    def cancel(self) -> None: ...
 
 
 class _Request:
     """What the line of a request keeps with its ticket."""
 
     __slots__ = ()
-    wanted: Any
-    """The permits that it wants."""
-    since: int
-    """The instant since when it stands in line."""
-    asked: int
-    """What the clock read when it was asked for."""
-    most_ns: int | None
-    """For how long it may wait; None: as long as it takes."""
-    epoch: int
-    """That of its tree at the time."""
-    left: bool
-    """Whether its owner waits no longer. One that has left its line is not granted."""
+    wanted: Any  # permits
+    since: int  # the instant since when it stands in line
+    asked: int  # the clock's reading when it was asked for
+    most_ns: int | None  # for how long it may wait
+    epoch: int  # of its tree at that time
+    left: bool  # whether its owner waits no longer: it is not granted then
 
 
 class FutureTicket(Future[Any], _Request):
@@ -127,11 +119,9 @@ class Waker(ABC):
 
     def retire(self) -> None:
         """Have nothing decided from now on: its owners are in a loop that is no longer used, or its key is gone."""
-        return
 
     async def aclose(self) -> None:
         """Return once no task is left. All who waited have failed before."""
-        return
 
 
 class Loop(Waker):
@@ -191,10 +181,7 @@ class Loop(Waker):
         """Call back in so many nanoseconds."""
 
     def filler(self, look: Callable[[], object], fail: Callable[[BaseException], object], name: str | None) -> Waker:
-        """What wakes those who wait for a token pool: a task of that name, or the loop, as all others.
-
-        The task has its limit look when the first is due, and fail should that raise.
-        """
+        """What wakes those who wait for a token pool: a task of that name, which has its limit look; or the loop, as all others."""
         return self
 
     @abstractmethod
@@ -206,15 +193,14 @@ class Loop(Waker):
 
     @abstractmethod
     def turn(self) -> Awaitable[object]:
-        """Return what to await in a starved loop: it runs its other tasks, and callers that came before go on first."""
+        """What to await in a starved loop: it runs its other tasks, and callers that came before go on first."""
 
 
 class OneLoop(Loop):
     """What the loops of all families have in common: whether they turn.
 
     A caller that finds the loop starved waits for its turn, whatever limiter it calls. Each iteration of the loop lets some callers
-    through, in order of arrival; those that find the loop starved again keep their places, but the first of them always goes on. Without
-    callers, there is no task, timer or callback in the loop.
+    through, in order of arrival; those that find the loop starved again keep their places, but the first of them always goes on.
     """
 
     __slots__ = ("_first", "_handed", "_plain", "_posted", "_queue", "_since")
@@ -248,7 +234,7 @@ class OneLoop(Loop):
 
     @property
     def ended(self) -> bool:
-        """Whether it is known to be closed without asking the loop, which would wake it."""
+        """The same without asking the loop, which would wake it."""
         return self.closed
 
     @abstractmethod

@@ -27,8 +27,7 @@ def _trio() -> type[OneLoop]:
     return TrioLoop
 
 
-# The table. asyncio stands apart because running_loop() asks for its loop first, without a call. Another family is loaded once the program
-# has imported the library of that name.
+# The table, without asyncio, whose loop is asked for first. A family is loaded once the program has imported the library of that name.
 _OTHERS: dict[str, Callable[[], type[OneLoop]]] = {"trio": _trio}
 
 

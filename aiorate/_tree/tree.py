@@ -1,8 +1,7 @@
 """The tree: the event loop of all limits that share each other, when to look at each, and how to decide where many threads ask.
 
 A limiter that shares nothing is a tree of one, and keys without a shared limit are a tree without a root. One timer serves all of them. It
-is a hint, the clock is the judge: the code that is woken looks, and sets the timer again. It never fires twice within the loop's grain,
-and one that fires too early for the same reading again is given more time. Knows nothing of rates.
+is a hint, the clock is the judge: the code that is woken looks, and sets the timer again, for at least the loop's grain later.
 """
 
 from __future__ import annotations
@@ -70,10 +69,10 @@ class Tree:
         """Requests that were granted and whose tasks have not gone on yet."""
         self._members: dict[ref[Member], None] | None = None  # the shared ones, and those where somebody has waited; a set is larger
 
-    # Where many threads ask, `aiorate._tree.threads` does these otherwise.
+    # Where many threads ask, `aiorate._tree.threads` does these otherwise, and makes one decision at a time.
 
     def run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Call a function that decides; where many threads ask, one at a time."""
+        """Call a function that decides."""
         return call(*args, **options)
 
     def post(self, call: Callable[[], object]) -> None:
@@ -143,9 +142,7 @@ class Tree:
             if reading is not None:
                 self._number += 1
                 heappush(self._heap, (reading, self._number, limit, None))
-            self._aim()
-        elif self._heap:  # the first may be of a request that was just granted
-            self._aim()
+        self._aim()  # in any case: the first may be of a request that was just granted
 
     def limit_wait(self, limit: Member, until: int, ticket: Ticket) -> None:
         """Have a request in line fail at that reading."""
