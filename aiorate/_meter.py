@@ -39,7 +39,7 @@ class PureLoopCheck:
 
     def __init__(self) -> None:
         self.until: int = 0
-        """The reading of the clock before which nobody needs to ask; 0: everybody has to."""
+        """The reading before which nobody needs to ask; 0: everybody has to."""
         self.try_until: int = 0
         """The same for callers that cannot let the loop turn, and only have to know that it is this one."""
         self.thread: int = 0
@@ -70,9 +70,8 @@ class PureMeter:
         self.since: int = FAR
         """The instant since which callers wait, because a wake-up was late: permits lie idle until then only; `FAR`: it was not."""
         self.read: Callable[[], int] = monotonic_ns
-        """The clock."""
         self.grabs: int = 0
-        """The number of permits taken by `grab`."""
+        """Permits taken by `grab`."""
         self.last: int = 0
         """The instant of the last grab."""
         self.cut: int = 0
@@ -81,10 +80,7 @@ class PureMeter:
         """The most ticks that a grab found idle since the scheduler has looked; -1: there was none."""
 
     def grab(self, trying: bool = False, /) -> bool:
-        """Take one permit if it is due and the meter is open. Does what the scheduler's ``take(1, now, since)`` does.
-
-        ``trying``: for a caller that cannot wait.
-        """
+        """Take one permit, as the scheduler's ``take(1, now, since)`` does, if the meter is open. ``trying``: its caller cannot wait."""
         until, check = self.until, self.check
         checked = ENDLESS if check is None else check.try_until if trying else check.until
         if not until or not checked or (check is not None and check.thread and check.thread != get_ident()):

@@ -1,4 +1,4 @@
-"""What a limiter counts: permits, requests and nanoseconds since the beginning."""
+"""What a limiter counts since the beginning: permits, requests that were refused or cancelled, and nanoseconds that others waited."""
 
 from __future__ import annotations
 
@@ -13,23 +13,17 @@ class Counters:
     """Plain counters, updated by the node. What was never counted takes no memory."""
 
     given_back: Permits = 0
-    """Permits that came back, by cancellation or refund."""
+    """By cancellation or refund."""
     refunded: int = 0
-    """Permits."""
     charged: int = 0
-    """Permits."""
     skipped: int = 0
-    """Permits given up, which fell due while a request waited and the loop was late."""
+    """Given up, since they fell due while a request waited and the loop was late."""
     unused: int = 0
     """The rest of a permit that was skipped, in ns x permits of the rate."""
     refused: int = 0
-    """Requests."""
     cancelled: int = 0
-    """Requests."""
     waited_total: int = 0
-    """Nanoseconds."""
     waited_max: int = 0
-    """Nanoseconds."""
     waits: Counter[int] | None = None
     """How many are of a size; see `note`."""
     reset_at: int | None = None

@@ -30,7 +30,7 @@ class Flow:
         self.cost: int = 0
         """The virtual time that its request takes."""
         self.number: int = 0
-        """The number of its request; 0: it has none here."""
+        """Its request's; 0: it has none here."""
         self.order: int = 0
         """Its place among flows that were served alike, by arrival; 0: its next request gets one."""
         self.left_at: int = -1
@@ -38,7 +38,7 @@ class Flow:
 
 
 class FairQueue(Generic[R]):
-    """The requests of many flows, one of each. `join`, `first` and `grant` take logarithmic time."""
+    """The requests of many flows, one of each. What is done takes logarithmic time."""
 
     __slots__ = ("_count", "_early", "_grants", "_latest", "_ready", "_time", "_weights", "length")
 
@@ -120,7 +120,6 @@ class FairQueue(Generic[R]):
         ]
 
     def _tidy(self) -> None:
-        """Put the entries in order again, without those that are gone."""
         requests = self.requests()
         self._ready.clear()
         self._early.clear()

@@ -79,13 +79,14 @@ class Tree:
         """Call a function that decides, and never wait, also in a finalizer that interrupted a decision."""
         call()
 
-    def read(self, call: Callable[[], T]) -> T:
-        """Call a function that only looks, also in the middle of a decision."""
-        return call()
+    @property
+    def deciding(self) -> bool:
+        """Whether a strategy, or a finalizer that interrupted a decision, calls."""
+        return False
 
     def change(self, call: Callable[[], object]) -> None:
-        """Call a function that changes something; in a finalizer that interrupted a decision, once that is over."""
-        call()
+        """Call a function that changes something, once the present decision is over."""
+        (self.post if self.deciding else self.run)(call)
 
     def after(self, call: Callable[[], object]) -> None:
         """Call a function that may use the limiter, once the present decision is over."""
