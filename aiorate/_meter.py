@@ -38,12 +38,10 @@ class PureLoopCheck:
     __slots__ = ("thread", "try_until", "until")
 
     def __init__(self) -> None:
-        self.until: int = 0
-        """The reading before which nobody needs to ask; 0: everybody has to."""
+        self.until: int = 0  # the reading before which nobody needs to ask; 0: everybody has to
         self.try_until: int = 0
         """The same for callers that cannot let the loop turn, and only have to know that it is this one."""
-        self.thread: int = 0
-        """The thread in which the loop runs, for which alone this holds; 0: any thread."""
+        self.thread: int = 0  # the thread in which the loop runs, for which alone this holds; 0: any thread
 
 
 class PureMeter:
@@ -58,24 +56,18 @@ class PureMeter:
         self.due: int | None = due
         """The tick at which the next permit is due; None: the schedule has not begun, and no grab succeeds."""
         self.ask: Take | None = ask
-        """A scheduler's `take`, for one whose permits lie on no straight line: asked for each permit. None: they do."""
-        self.until: int = 0
-        """The instant before which `grab` may take a permit; 0: it is shut."""
-        self.check: PureLoopCheck | None = None
-        """What is known of the event loop; None: nothing that matters."""
+        """A scheduler's `take`, for one whose permits lie on no straight line: asked for each permit. None: the permits lie on a line."""
+        self.until: int = 0  # the instant before which `grab` may take a permit; 0: it is shut
+        self.check: PureLoopCheck | None = None  # what is known of the event loop; None: nothing that matters
         self.above: PureMeter | None = None
         """The meter of a limit that is shared with others, from which each grab takes a permit too; None: there is none."""
-        self.offset: int = 0
-        """What the clock is ahead of the limiter's own time, in ns."""
+        self.offset: int = 0  # what the clock is ahead of the limiter's own time, in ns
         self.since: int = FAR
         """The instant since which callers wait, because a wake-up was late: permits lie idle until then only; `FAR`: it was not."""
         self.read: Callable[[], int] = monotonic_ns
-        self.grabs: int = 0
-        """Permits taken by `grab`."""
-        self.last: int = 0
-        """The instant of the last grab."""
-        self.cut: int = 0
-        """The ticks that were cut off by grabs."""
+        self.grabs: int = 0  # permits taken by `grab`
+        self.last: int = 0  # the instant of the last grab
+        self.cut: int = 0  # the ticks that were cut off by grabs
         self.peak: int = -1
         """The most ticks that a grab found idle since the scheduler has looked; -1: there was none."""
 

@@ -130,8 +130,7 @@ class Loop(Waker):
     __slots__ = ("__weakref__", "_process", "_timers", "check", "grain", "manual", "monotonic", "most", "native", "read", "steady")
 
     def __init__(self, native: Any, read: ReadClock, clock: Clock | None) -> None:
-        self.native: Any = native
-        """The loop itself, by which it is told from others; None: it is all of them."""
+        self.native: Any = native  # the loop itself, by which it is told from others; None: it is all of them
         self.read: ReadClock = read if clock is None else clock.now
         """Reads the clock that callers on this loop go by, in ns."""
         self.monotonic: bool = self.read is monotonic_ns
@@ -139,14 +138,11 @@ class Loop(Waker):
         self._timers: Any = clock if hasattr(clock, "call_at") else None
         self.manual: bool = self._timers is not None
         """Whether the clock keeps its own timers, and time does not pass by itself."""
-        self.most: int = FAR if self.manual else MOST
-        """How many tasks may be woken in one iteration of the loop."""
+        self.most: int = FAR if self.manual else MOST  # how many tasks may be woken in one iteration of the loop
         self.steady: bool = False
         """Whether its clock goes on by itself as long as the process runs, so that a caller may be served before anybody sees who it is."""
-        self.grain: int = GRAIN_NS
-        """Nanoseconds that wake-ups are kept apart."""
-        self.check: LoopCheck = LoopCheck()
-        """Until when no caller needs to ask whether the loop is `starved`."""
+        self.grain: int = GRAIN_NS  # nanoseconds that wake-ups are kept apart
+        self.check: LoopCheck = LoopCheck()  # until when no caller needs to ask whether the loop is `starved`
         self._process = os.getpid()
 
     @property
@@ -205,8 +201,7 @@ class OneLoop(Loop):
 
     __slots__ = ("_first", "_handed", "_plain", "_posted", "_queue", "_since")
 
-    natives: ClassVar[type]
-    """The class of the loops themselves."""
+    natives: ClassVar[type]  # the class of the loops themselves
 
     @staticmethod
     @abstractmethod

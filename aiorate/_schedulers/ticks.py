@@ -135,7 +135,7 @@ class Pacing(Metered):
         """The slots that are due by now and, where stored permits are free, those in the store."""
         due, stored, _ = self._after(0, self._due(now), self._stored, 0, now)
         behind = now * self._unit - due
-        return 0 if behind < 0 else (behind + (0 if self._price else stored)) // self._cost + 1
+        return 0 if behind < 0 else 1 + (0 if self._price else min(behind + stored, self._most) // self._cost)
 
     @property
     def _spilled(self) -> int:
@@ -250,7 +250,7 @@ class BurstCompensation(TicksAccumulator):
             return super().available(now)
         due, count = self._due(now), 0
         while due <= now * self._unit and count < _MOST_COUNTED:
-            due, count = self._after(1, due, 0, 0, now)[0], count + 1
+            due, count = self._after(1, due, 0, 0, now + 1)[0], count + 1  # the next may come later
         return count
 
     def bound(self, window: int, largest: int = 1) -> int | None:

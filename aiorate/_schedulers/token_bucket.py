@@ -1,7 +1,7 @@
 """TokenBucket, and what pools share with it: they store time that nobody has used yet, up to a size. A request takes its cost out, or
 waits for it. A bucket makes the same grants as golang.org/x/time/rate without the truncation there.
 
-The state is one number, the instant at which the store holds one permit, its next. A level L at a later instant means that it was ``L - 1``
+The level is kept as the instant at which the store holds one permit, its next. A level L at a later instant means that it was ``L - 1``
 intervals ago. It is the virtual scheduling form of GCRA, ITU-T I.371. What finds the store full overflows: a bucket loses it, and to a pool
 it may return. Inside, a nanosecond and the cost of a permit are whole numbers of units, so no number of refills loses anything to rounding.
 

@@ -1,1 +1,1 @@
-"""One limit for several processes, over Redis or Valkey."""
+"""One limit for several processes, over Redis or Valkey, or over a file."""

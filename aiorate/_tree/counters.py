@@ -12,26 +12,19 @@ if TYPE_CHECKING:
 class Counters:
     """Plain counters, updated by the node. What was never counted takes no memory."""
 
-    given_back: Permits = 0
-    """By cancellation or refund."""
+    given_back: Permits = 0  # by cancellation or refund
     refunded: int = 0
     charged: int = 0
-    skipped: int = 0
-    """Given up, since they fell due while a request waited and the loop was late."""
-    unused: int = 0
-    """The rest of a permit that was skipped, in ns x permits of the rate."""
+    skipped: int = 0  # given up, since they fell due while a request waited and the loop was late
+    unused: int = 0  # the rest of a permit that was skipped, in ns x permits of the rate
     refused: int = 0
     cancelled: int = 0
     waited_total: int = 0
     waited_max: int = 0
-    waits: Counter[int] | None = None
-    """How many are of a size; see `note`."""
-    reset_at: int | None = None
-    """The instant of the last reset; None: there was none."""
-    past_granted: Permits = 0
-    """Permits that were granted and kept before that."""
-    past_refused: int = 0
-    """Requests that were refused before that."""
+    waits: Counter[int] | None = None  # how many are of a size; see `note`
+    reset_at: int | None = None  # the instant of the last reset; None: there was none
+    past_granted: Permits = 0  # permits that were granted and kept before that
+    past_refused: int = 0  # requests that were refused before that
 
     def clear(self, granted: Permits = 0, now: int | None = None) -> None:
         """Begin again at 0, after so many permits."""

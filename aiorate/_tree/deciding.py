@@ -41,10 +41,8 @@ class Decisions:
     __slots__ = ("_alarms", "_bell", "_thread", "after", "check", "lock", "main", "soon", "tidy", "waiting")
 
     def __init__(self) -> None:
-        self.tidy: Callable[[], object] = int
-        """Called as each decision begins; with requests that wait, each second at least."""
-        self.check: LoopCheck = LoopCheck()
-        """Shuts all meters during a decision: a grab takes no lock, and would be lost."""
+        self.tidy: Callable[[], object] = int  # called as each decision begins; with requests that wait, each second at least
+        self.check: LoopCheck = LoopCheck()  # shuts all meters during a decision: a grab takes no lock, and would be lost
         self.begin_again()
 
     def begin_again(self) -> None:
@@ -52,12 +50,9 @@ class Decisions:
         self.check.try_until = FAR
         self.lock: Any = threading.RLock()  # which knows its owner: a finalizer may ask at any step of its thread
         self.main: int | None = threading.main_thread().ident
-        self.soon: deque[Callable[[], object]] = deque()
-        """Calls that the next decision begins with, whosever it is."""
-        self.after: deque[Callable[[], object]] = deque()
-        """Calls for the end of the decision: they may use limiters."""
-        self.waiting: dict[Any, dict[Any, None]] = {}
-        """The requests whose owners have not gone on, by the loops of these; changed in decisions."""
+        self.soon: deque[Callable[[], object]] = deque()  # calls that the next decision begins with, whosever it is
+        self.after: deque[Callable[[], object]] = deque()  # calls for the end of the decision: they may use limiters
+        self.waiting: dict[Any, dict[Any, None]] = {}  # requests whose owners have not gone on, by loops; changed in decisions
         self._alarms = Alarms()
         self._bell = threading.Lock()  # released, it wakes the thread; unlike a condition's, that may interrupt itself
         self._thread: threading.Thread | None = None

@@ -25,14 +25,10 @@ class Flow:
 
     def __init__(self, weight: int) -> None:
         self.weight: int = weight
-        self.served: int = 0
-        """The virtual time up to which it has been served."""
-        self.cost: int = 0
-        """The virtual time that its request takes."""
-        self.number: int = 0
-        """Its request's; 0: it has none here."""
-        self.order: int = 0
-        """Its place among flows that were served alike, by arrival; 0: its next request gets one."""
+        self.served: int = 0  # the virtual time up to which it has been served
+        self.cost: int = 0  # the virtual time that its request takes
+        self.number: int = 0  # that of its request; 0: it has none here
+        self.order: int = 0  # its place among flows that were served alike, by arrival; 0: its next request gets one
         self.left_at: int = -1
         """After how many grants its latest request left; as long as none follows, it has lost nothing."""
 
@@ -43,8 +39,7 @@ class FairQueue(Generic[R]):
     __slots__ = ("_count", "_early", "_grants", "_latest", "_ready", "_time", "_weights", "length")
 
     def __init__(self) -> None:
-        self.length: int = 0
-        """How many flows have a request here."""
+        self.length: int = 0  # how many flows have a request here
         self._time = self._latest = 0  # virtual time, and the latest up to which a flow was served
         self._weights = 0  # of the flows with a request
         self._count = self._grants = 0
@@ -88,7 +83,7 @@ class FairQueue(Generic[R]):
         self.leave(flow)
 
     def leave(self, flow: Flow) -> None:
-        """The flow's request leaves and was not granted. If the flow joins again before the next grant, it has lost nothing."""
+        """The flow's request leaves. If it was not granted, and the flow joins again before the next grant, it has lost nothing."""
         if flow.number:
             flow.number, flow.left_at = 0, self._grants
             self.length -= 1

@@ -31,8 +31,7 @@ class Line(Generic[N]):
     __slots__ = ("_gone", "_own", "_queue", "head", "total", "turns")
 
     def __init__(self) -> None:
-        self.total: Permits = 0
-        """Permits of all its own requests."""
+        self.total: Permits = 0  # permits of all its own requests
         self.turns: FairQueue[N | None] | None = None
         """The limits below, and None for the first request; None: nobody shares this limit."""
         self.head: Ticket | None = None

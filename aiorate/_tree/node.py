@@ -391,23 +391,22 @@ class Node(Supply):
         above = self.above
         if self.impossible(permits) is not None:
             return None
-        if ahead is None:
-            ahead = self.line.total
-        for each in self.line.ahead(ahead, None if below is None else below.flow or Flow(1)):
-            ahead += each.wanted
-        at = max(self._peek(permits, now, ahead), now)
+        before = self.line.total if ahead is None else ahead
+        for each in self.line.ahead(before, None if below is None else below.flow or Flow(1)):
+            before += each.wanted
+        at = max(self._peek(permits, now, before), now)
         reading = None if at >= NOBODY_KNOWS else self.reading_at(at)
         if reading is None:
             return None
         wait = max(0, reading - self.read()) if at != now or self.held_at is not None else 0
         if above is None:
             return wait
-        up, ahead_up = self.permits_above(permits), self.permits_above(ahead) if ahead else 0
-        if not up and isinstance(ahead_up, int) and ahead_up:  # it takes nothing above, but comes after those that do
-            up, ahead_up = 1, ahead_up - 1
+        up, before_up = self.permits_above(permits), self.permits_above(before) if before else 0
+        if not up and isinstance(before_up, int) and before_up:  # it takes nothing above, but comes after those that do
+            up, before_up = 1, before_up - 1
         if not up:
             return wait
-        there = above.wait_for(up, above.look_now(), ahead_up, self)
+        there = above.wait_for(up, above.look_now(), before_up, self)
         return None if there is None else max(wait, there)
 
     def expire(self, over: Iterable[Ticket]) -> None:

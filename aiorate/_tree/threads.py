@@ -220,7 +220,7 @@ class ThreadLimit(Limit):
             return decisions.run(ticket.take)
 
     def ask(self, permits: Permits, most_ns: int | None = None, since: int | None = None) -> Answer:
-        """The main thread waits for the decision only if the clock does too."""
+        """The main thread does not wait for the decision, unless the clock is moved by hand."""
         loop = loop_here()
         if loop is None:  # a coroutine that is driven by hand: it must not wait
             return decisions.run(self.decide, permits, most_ns, since)

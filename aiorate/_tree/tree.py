@@ -55,18 +55,14 @@ class Tree:
         "resuming",
     )
 
-    threads: bool = False
-    """Whether callers of several loops and threads may ask."""
+    threads: bool = False  # whether callers of several loops and threads may ask
 
     def __init__(self, clock: Clock | None = None, precise: bool = False) -> None:
         self.clock: Clock | None = clock
         self.precise: bool = precise
-        self.loop: Loop | None = None
-        """The loop of its callers; None: not used in a loop yet."""
-        self.epoch: int = 0
-        """Goes up when another loop is used: requests of before are gone."""
-        self.resuming: int = 0
-        """Requests that were granted and whose tasks have not gone on yet."""
+        self.loop: Loop | None = None  # the loop of its callers; None: not used in a loop yet
+        self.epoch: int = 0  # goes up when another loop is used: requests of before are gone
+        self.resuming: int = 0  # requests that were granted and whose tasks have not gone on yet
         self._members: dict[ref[Member], None] | None = None  # the shared ones, and those where somebody has waited; a set is larger
 
     # Where many threads ask, `aiorate._tree.threads` does these otherwise, and makes one decision at a time.

@@ -24,8 +24,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.callbacks: dict[object, OnWait] = {}
-        self.pause_ended: int | None = None
-        """The instant at which time stood still in the last pause or stop."""
+        self.pause_ended: int | None = None  # the instant at which time stood still in the last pause or stop
 
     def add(self, callback: OnWait) -> Callable[[], None]:
         """Call it for each request that waited. Returns a function that ends that; called again, it does nothing."""
