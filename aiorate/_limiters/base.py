@@ -18,7 +18,7 @@ from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
-    from typing import Literal
+    from typing import Literal, NoReturn
 
     from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback, Quota
@@ -211,7 +211,8 @@ class Base:
     def _shown(self) -> str:
         return ", ".join([repr(each.scheduler) for each in self._lines])
 
-    __reduce__ = no_copy
+    def __reduce__(self) -> NoReturn:
+        no_copy(self)
 
     # Sharing.
 

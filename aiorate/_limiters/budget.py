@@ -24,7 +24,7 @@ from aiorate._tree.node import undo
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Mapping
     from types import TracebackType
-    from typing import Any, Literal
+    from typing import Any, Literal, NoReturn
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback, Quota
@@ -336,7 +336,8 @@ class Lease:
     def __repr__(self) -> str:
         return f"<Lease {self._amounts!r}, {self._state}>"
 
-    __reduce__ = no_copy
+    def __reduce__(self) -> NoReturn:
+        no_copy(self)
 
 
 class KeyedBudget(Keyed[K, Budget]):

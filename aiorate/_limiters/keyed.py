@@ -29,7 +29,7 @@ from aiorate._tree.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
-    from typing import ClassVar, Literal
+    from typing import ClassVar, Literal, NoReturn
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback
@@ -162,7 +162,8 @@ class Keyed(Generic[K, V]):
         name = "" if self.name is None else f" {self.name!r}"
         return f"<{type(self).__name__}{name} of {len(self._kept)} keys{shared}>"
 
-    __reduce__ = no_copy
+    def __reduce__(self) -> NoReturn:
+        no_copy(self)
 
     # Watching.
 
