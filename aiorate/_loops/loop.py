@@ -36,7 +36,7 @@ class Clock(Protocol):
     """The source of a limiter's time.
 
     A clock may keep its own timers: if it has ``call_at(instant, callback)``, returning a handle with ``cancel()``, it wakes the
-    limiter. Otherwise the loop's timers wake the limiter, which then reads the clock.
+    limiter. Otherwise the loop's timers do.
     """
 
     def now(self) -> int:
@@ -97,20 +97,20 @@ Ticket: TypeAlias = FutureTicket | OutcomeTicket  # what a waiter holds; of a fu
 
 
 class Waker(ABC):
-    """Lets those who hold its tickets wait, and wakes them."""
+    """Whom those who hold its tickets wait for."""
 
     __slots__ = ()
 
     def ticket(self) -> Ticket:
-        """Make a ticket for somebody who is going to wait here."""
+        """Make a ticket."""
         raise NotImplementedError  # where the callers are in other threads, which bring theirs
 
     @abstractmethod
     def wait(self, ticket: Any, /) -> Awaitable[object]:
-        """Return what its owner awaits, again and again until the ticket is done."""
+        """What its owner awaits, again and again until it is done."""
 
     def wake(self, signal: Any, /) -> None:
-        """Let the owner of a signal go on, if it still waits. Called where it is waited for."""
+        """Let the owner of a signal go on, if it still waits. Called in its thread."""
         raise NotImplementedError  # there, the loops of the callers wake them
 
     def ring(self, look: Callable[[], object]) -> None:
@@ -125,7 +125,7 @@ class Waker(ABC):
 
 
 class Loop(Waker):
-    """An event loop of asyncio, uvloop or trio, as limiters with a certain clock see it; or all loops and threads of a process as one."""
+    """An event loop, as limiters with a certain clock see it; or all loops and threads of a process as one."""
 
     __slots__ = ("__weakref__", "_process", "_timers", "check", "grain", "manual", "monotonic", "most", "native", "read", "steady")
 
@@ -162,7 +162,7 @@ class Loop(Waker):
 
     @abstractmethod
     def post(self, callback: Callable[[], object]) -> None:
-        """Call back in the loop's next iteration. Any thread may ask. Raises RuntimeError or OSError if the loop never runs again."""
+        """Call back in the next iteration. Any thread may ask. RuntimeError or OSError if there is none."""
 
     def call_at(self, reading: int, callback: Callable[[], object]) -> Handle:
         """Call back when the clock reads ``reading`` ns, or roughly then: a timer is a hint, the clock is the judge."""
@@ -182,10 +182,7 @@ class Loop(Waker):
 
     @abstractmethod
     def starved(self) -> bool:
-        """Whether the loop has not run its other tasks for 5 to 10 ms, so that the calling task must await `turn` before it goes on.
-
-        False where the clock is moved by hand, for a caller that is not a task of this loop, and in a thread without a loop.
-        """
+        """Whether the calling task must await `turn` before it goes on: the loop has not run its other tasks for 5 to 10 ms."""
 
     @abstractmethod
     def turn(self) -> Awaitable[object]:
@@ -234,10 +231,10 @@ class OneLoop(Loop):
 
     @abstractmethod
     def signal(self) -> Any:
-        """Make what to `wait` for once. Called where it is waited for."""
+        """Make what to `wait` for once. Called in the loop's thread."""
 
     def hand(self, call: Callable[[], object]) -> bool:
-        """Have the loop make a call. Any thread may ask. Returns whether `send` has to be called: however many calls there are, once."""
+        """Have the loop make a call. Any thread may ask. Returns whether `send` has to be called: once for many calls."""
         self._handed.append(call)
         posted, self._posted = self._posted, True
         return not posted
@@ -298,7 +295,7 @@ class OneLoop(Loop):
 
 
 def call_back(callback: Callable[[], object], where: str) -> None:
-    """Call it where no caller could handle an error, which is logged with where it happened."""
+    """Call it, and log an error, which no caller could handle."""
     try:
         callback()
     except Exception:

@@ -4,7 +4,6 @@ A flow has at most one request here at a time. Virtual time is what each flow wo
 if permits could be divided among all flows at once. A flow that has not been served ahead of that is eligible, and the next one is the
 eligible flow that would be finished first, were each request for one permit: WF2Q+ (Bennett and Zhang, 1997), without its favour for small
 requests. Start-time fair queuing has no test of eligibility, and serves all light flows in a row before a heavy one again.
-Whole numbers only. Knows nothing of rates, time, lines or how a waiter is woken.
 """
 
 from __future__ import annotations

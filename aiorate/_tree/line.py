@@ -52,7 +52,7 @@ class Line(Generic[N]):
                 yield ticket
 
     def first_request(self) -> Ticket | None:
-        """The first of its own requests; None: there is none."""
+        """The first of its own."""
         queue = self._queue
         while queue:
             ticket = queue[0]
@@ -90,7 +90,7 @@ class Line(Generic[N]):
         return len(self) + (0 if self.turns is None else self.turns.length - (self._own.number > 0))
 
     def first(self) -> Ticket | N | None:
-        """Who is next: a request, or a limit below whose first stands here; None: nobody."""
+        """Who is next: a request, or a limit below whose first stands here."""
         request, turns, own = self.first_request(), self.turns, self._own
         if turns is None:
             self.head = request
@@ -130,11 +130,11 @@ class Line(Generic[N]):
         self.turns.leave(flow)
 
     def below(self) -> list[N]:
-        """The limits below whose first stands here, in no order."""
+        """The limits below whose first stands here."""
         return [] if self.turns is None else [each for _, each in self.turns.requests() if each is not None]
 
     def ahead(self, ahead: Permits, flow: Flow | None = None) -> list[Ticket | N]:
-        """Those who are served before a request with so many permits ``ahead`` of it in its own flow: a limit's below, or the line's."""
+        """Who is served before a request with so many permits ``ahead`` of it in its own flow: a limit's below, or the line's."""
         if self.turns is None or not self.turns.length:
             return []
         before = self.turns.before(self._own if flow is None else flow, first_of(ahead), _COUNTED)

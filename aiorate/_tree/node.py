@@ -2,8 +2,7 @@
 
 The rule of the tree: the first of a line stands in the line of the limit above, once it is due in its own. A grant is one walk from the
 root down to a request, and every limit on the way takes, or none does. Then every limit on the way looks again, the lowest first, so that
-its next request stands above before the next permit is granted. All decisions are synchronous.
-Knows nothing of how a rate is computed, but that a token pool has a filler, or of what kind of loop runs.
+its next request stands above before the next permit is granted. Knows how no rate is computed, but that a token pool has a filler.
 """
 
 from __future__ import annotations
@@ -55,16 +54,11 @@ class Node(Supply):
         """The limiter that it shares, which as a key of others would be evicted if nobody held it."""
         self.used: int = 0
         """As a key of others: how often any of them had been used, or what the clock read, when it was used last."""
-        self.flow: Flow | None = None
-        """This limit among those that share the one above."""
-        self.standing: Ticket | Node | None = None
-        """The first here, which stands in the line above."""
-        self.wanted: Permits = 0
-        """Its permits there."""
-        self.due: int | None = None
-        """The instant at which the first is due here; None: unknown, as while paused."""
-        self.wake_at: int | None = None
-        """The reading of the clock at which the tree looks here; None: it does not."""
+        self.flow: Flow | None = None  # this limit among those that share the one above
+        self.standing: Ticket | Node | None = None  # the first here, which stands in the line above
+        self.wanted: Permits = 0  # its permits there
+        self.due: int | None = None  # the instant at which the first is due here; None: unknown, as while paused
+        self.wake_at: int | None = None  # the reading of the clock at which the tree looks here; None: it does not
         self._serving = False
 
     def share(self, above: Self, permits_above: Callable[[Permits], Permits] = SAME) -> None:

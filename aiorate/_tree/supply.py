@@ -69,8 +69,7 @@ class Supply(Timeline):
         "watch",
     )
 
-    above: Self | None
-    """The limit that this one shares with others."""
+    above: Self | None  # the limit that this one shares with others
 
     def __init__(self, scheduler: Scheduler, catch_up: int, tree: Tree, name: str | None = None) -> None:
         super().__init__(tree.clock)
@@ -78,8 +77,7 @@ class Supply(Timeline):
         self.scheduler: AnyScheduler = scheduler  # type: ignore[assignment]  # of permits of its kind
         self.permitted: AnyScheduler = self.scheduler
         """Whom to ask for permits: the scheduler or, as long as that holds, what servers said."""
-        self.catch_up: int = catch_up
-        """The most nanoseconds that are made up for when the loop is late."""
+        self.catch_up: int = catch_up  # the most nanoseconds that are made up for when the loop is late
         self.late: tuple[int, int] | None = None
         """Up to when the last wake-up, which was late and left nobody in line, has served, and when it was; None: it was not, or is over.
 
@@ -87,10 +85,8 @@ class Supply(Timeline):
         from that instant, at most `catch_up` back.
         """
         self.tree: Tree = tree
-        self.name: str | None = name
-        """The name that users gave it."""
-        self.on_event: Callable[[Event], object] | None = None
-        """Called with each `Event`."""
+        self.name: str | None = name  # the name that users gave it
+        self.on_event: Callable[[Event], object] | None = None  # called with each `Event`
         self.provider: Provider = OWN
         self.max_waiting: tuple[int, Sequence[Self]] | None = None
         """The most requests that may wait here and at these other limits; None: any number."""
@@ -101,25 +97,17 @@ class Supply(Timeline):
         It is open while there is no line, pause, close or quota of a server, and the loop was seen to run its other tasks. Where both lie
         straight, it takes of the limit above too.
         """
-        self.unmetered: Permits = 0
-        """Permits granted otherwise than by the meter."""
+        self.unmetered: Permits = 0  # permits granted otherwise than by the meter
         self.counters: Counters = NOTHING
-        self.altered: bool = False
-        """Whether its user has changed the rate since it was made."""
-        self.is_places: bool = False
-        """Whether its permits are places: their requests are those of the limit above."""
+        self.altered: bool = False  # whether its user has changed the rate since it was made
+        self.is_places: bool = False  # whether its permits are places: their requests are those of the limit above
         self.closed: bool = False
-        self.watch: Watch | None = None
-        """Who is told of requests that waited; None: nobody."""
-        self.line: Line[Any] = NOBODY
-        """Who waits here."""
+        self.watch: Watch | None = None  # who is told of requests that waited; None: nobody
+        self.line: Line[Any] = NOBODY  # who waits here
         self.above = None
-        self.permits_above: Callable[[Permits], Permits] = SAME
-        """How many of its permits a request takes."""
-        self.resuming: int = 0
-        """Grants from here whose tasks have not gone on yet."""
-        self.since: int = 0
-        """The instant of the limit above since which the first here stands in line there."""
+        self.permits_above: Callable[[Permits], Permits] = SAME  # how many of its permits a request takes
+        self.resuming: int = 0  # grants from here whose tasks have not gone on yet
+        self.since: int = 0  # the instant of the limit above since which the first here stands in line there
         self.waited_above: Callable[[Permits], None] | None = None
         """Told of the permits of a request here that waited for the limit above, just before they are granted."""
 

@@ -59,7 +59,7 @@ class Timeline:
 
     @property
     def pause_length(self) -> int:
-        """Nanoseconds for which time will have stood still; 0: it moves, or the end is unknown."""
+        """The same until the end of a pause; 0: it moves, or the end is unknown."""
         return 0 if self.held_at is None or self.stopped else self._end - self.held_at - self.offset
 
     def reading_at(self, instant: int) -> int | None:

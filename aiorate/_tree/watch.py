@@ -27,7 +27,7 @@ class Watch:
         self.pause_ended: int | None = None  # the instant at which time stood still in the last pause or stop
 
     def add(self, callback: OnWait) -> Callable[[], None]:
-        """Call it for each request that waited. Returns a function that ends that; called again, it does nothing."""
+        """Call it for each request that waited, until the function that this returns is called."""
         mine = object()
         self.callbacks[mine] = callback
 
