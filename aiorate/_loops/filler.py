@@ -95,11 +95,10 @@ class Filler(Waker):
             self._condition.notify()
             self._waiters.clear()
 
-    def ring(self, look: Callable[[], object]) -> None:
-        if self._task is None:
-            look()  # only limits below wait here, which need no notice
-        else:
+    def ring(self) -> bool:
+        if self._task is not None:  # else only limits below wait here, which need no notice
             self._wake_task()
+        return self._task is not None
 
     def retire(self) -> None:
         self._look = self._fail = lambda *_: None  # if the loop goes on, the task only waits until those that failed are gone

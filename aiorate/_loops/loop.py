@@ -113,9 +113,9 @@ class Waker(ABC):
         """Let the owner of a signal go on, if it still waits. Called in its thread."""
         raise NotImplementedError  # there, the loops of the callers wake them
 
-    def ring(self, look: Callable[[], object]) -> None:
-        """The first is due: have somebody look, now or in a task of its own."""
-        look()
+    def ring(self) -> bool:
+        """The first is due. Returns whether a task of its own looks."""
+        return False
 
     def retire(self) -> None:
         """Have nothing decided from now on: its owners are in a loop that is no longer used, or its key is gone."""
@@ -226,7 +226,7 @@ class OneLoop(Loop):
 
     @property
     def ended(self) -> bool:
-        """The same without asking the loop, which would wake it."""
+        """Whether it is known to be closed without asking the loop, which would wake it."""
         return self.closed
 
     @abstractmethod

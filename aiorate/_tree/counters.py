@@ -26,7 +26,7 @@ class Counters:
     past_granted: Permits = 0  # permits that were granted and kept before that
     past_refused: int = 0  # requests that were refused before that
 
-    def clear(self, granted: Permits = 0, now: int | None = None) -> None:
+    def clear(self, granted: Permits, now: int) -> None:
         """Begin again at 0, after so many permits."""
         past = self.past_granted + granted - self.given_back, self.past_refused + self.refused
         vars(self).clear()

@@ -132,10 +132,8 @@ class Node(Supply):
 
     def ring(self) -> None:
         """The first is due."""
-        if self.waker is None:  # only limits below wait here
+        if self.waker is None or not self.waker.ring():
             self.look()
-        else:
-            self.waker.ring(self.look)
 
     def _look(self) -> Node | None:
         """Grant what is due, or stand above, or set the timer. Returns the limit above if its first may be another one now."""

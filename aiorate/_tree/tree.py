@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 
 _SMALL = 32
 
-_IN_USE = (
-    "this limiter is in use by another running event loop. For several loops or threads, create it with scope='process'; two limiters"
-    " would allow twice as much."
-)
-
-
 Member: TypeAlias = Any  # a `Node`, which knows its tree
 
 
@@ -97,7 +91,9 @@ class Tree:
             if native is old.native:
                 return old
             if old.running:
-                raise RuntimeError(_IN_USE)
+                raise RuntimeError(
+                    "this limiter is in use by another running event loop. For several loops or threads, create it with scope='process'."
+                )
             if native is None and not old.closed:
                 return old
             self.disband(old.forked)
