@@ -122,7 +122,7 @@ class Pacing(Metered):
     def set_rate(self, rate: Rate, now: int) -> None:
         """The next slot keeps its instant, the ones after it follow at the new rate. What is stored or owed keeps its duration."""
         due, line, unit, cost = self._due(now), self._line, self._unit, self._cost
-        self.rate = Rate.of(rate)
+        self.rate: Rate = Rate.of(rate)
         line.numbers = self._measure()
         self._stored, line.due = self._rescaled(unit, cost), ceil_div(due * self._unit, unit)  # rounded up: no slot is earlier than before
         self._latest, self._lost, line.cut = None, (self._lost + line.cut) * self._unit // unit, 0
