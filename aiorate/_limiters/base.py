@@ -199,7 +199,7 @@ class Base:
         return {None: count_of(permits)}
 
     def __repr__(self) -> str:
-        return self._node.tree.read(self._text)
+        return self._text() if self._node.tree.deciding else self._node.tree.run(self._text)
 
     def _text(self) -> str:
         """What `repr` says. In a decision, because strategies first note what the meter has granted."""

@@ -26,16 +26,19 @@ class Alarm:
         self.callback = callback
 
     def cancel(self) -> None:
-        self._alarms.cancel(self)
+        alarms = self._alarms
+        with suppress(ValueError):  # it was called, or cancelled
+            del alarms.in_order[alarms.in_order.index(self, bisect_left(alarms.in_order, self.instant, key=_instant))]
+            alarms.changed()
 
 
 class Alarms:
     """Those of one timer. Calls at the same instant keep the order in which they were added."""
 
-    __slots__ = ("_sorted",)
+    __slots__ = ("in_order",)
 
     def __init__(self) -> None:
-        self._sorted: list[Alarm] = []
+        self.in_order: list[Alarm] = []
 
     def changed(self) -> None:
         """The first may be another one."""
@@ -43,20 +46,15 @@ class Alarms:
     @property
     def first(self) -> int | None:
         """The instant of the first; None: there is none."""
-        return self._sorted[0].instant if self._sorted else None
+        return self.in_order[0].instant if self.in_order else None
 
     def add(self, instant: int, callback: Callable[[], object]) -> Alarm:
         alarm = Alarm(self, instant, callback)
-        insort_right(self._sorted, alarm, key=_instant)
+        insort_right(self.in_order, alarm, key=_instant)
         self.changed()
         return alarm
 
-    def cancel(self, alarm: Alarm) -> None:
-        with suppress(ValueError):  # it was called, or cancelled
-            del self._sorted[self._sorted.index(alarm, bisect_left(self._sorted, alarm.instant, key=_instant))]
-            self.changed()
-
     def call_due(self) -> None:
         """Call the first if the monotonic clock has reached it, and no other: others come in between."""
-        if self._sorted and self._sorted[0].instant <= monotonic_ns():
-            self._sorted.pop(0).callback()
+        if self.in_order and self.in_order[0].instant <= monotonic_ns():
+            self.in_order.pop(0).callback()

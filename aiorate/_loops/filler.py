@@ -1,11 +1,9 @@
 """The Filler: an event-loop task that refills the token pool and wakes consumers through an ``asyncio.Condition``.
 
 The task exists while requests wait. It sleeps until the first in line is due, and has its limit look, which refills the pool by the time
-that has passed, grants, and notifies those who were granted. The token pool has a Filler because its original has one; those who wait for
-other strategies await plain futures of the loop. Knows nothing of rates.
+that has passed, grants, and notifies those who were granted. Those who wait for other strategies await plain futures of the loop.
 
-Tickets decide and the condition only wakes: CPython 3.11 loses a notice whose receiver is cancelled (cpython#112202), which a ticket
-makes harmless.
+Tickets decide and the condition only wakes: CPython 3.11 loses a notice whose receiver is cancelled (cpython#112202).
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ if TYPE_CHECKING:
 class _Waiters(list["asyncio.Future[bool]"]):
     """In place of a condition's lock and queue: how many wait, and who is to be woken, so that ``notify()`` wakes this one.
 
-    Its queue would wake the one that waits longest, and removes a cancelled waiter by linear search, which took 24 s for 100 000. No step
-    of the filler awaits, so there is nothing to lock: every task holds the lock at all times.
+    Its own queue removes a cancelled waiter by linear search, which took 24 s for 100 000. No step of the filler awaits, so nothing needs
+    a lock: every task holds it at all times.
     """
 
     __slots__ = ("_all_gone", "ticket", "waiting")
@@ -39,12 +37,10 @@ class _Waiters(list["asyncio.Future[bool]"]):
         self.waiting = 0
 
     def append(self, waiter: asyncio.Future[bool], /) -> None:
-        """Somebody begins to wait."""
         self.ticket.signal = waiter
         self.waiting += 1
 
     def remove(self, waiter: asyncio.Future[bool], /) -> None:
-        """Somebody goes on, or was cancelled."""
         self.waiting -= 1
         if not self.waiting:
             self._all_gone()
@@ -99,11 +95,10 @@ class Filler(Waker):
             self._condition.notify()
             self._waiters.clear()
 
-    def ring(self, look: Callable[[], object]) -> None:
-        if self._task is None:
-            look()  # only limits below wait here, which need no notice
-        else:
+    def ring(self) -> bool:
+        if self._task is not None:  # else only limits below wait here, which need no notice
             self._wake_task()
+        return self._task is not None
 
     def retire(self) -> None:
         self._look = self._fail = lambda *_: None  # if the loop goes on, the task only waits until those that failed are gone

@@ -36,7 +36,7 @@ class Clock(Protocol):
     """The source of a limiter's time.
 
     A clock may keep its own timers: if it has ``call_at(instant, callback)``, returning a handle with ``cancel()``, it wakes the
-    limiter. Otherwise the loop's timers wake the limiter, which then reads the clock.
+    limiter. Otherwise the loop's timers do.
     """
 
     def now(self) -> int:
@@ -45,11 +45,9 @@ class Clock(Protocol):
 
 
 class Handle(Protocol):
-    """A timer that can be cancelled."""
+    """A timer."""
 
-    def cancel(self) -> None:
-        """Never call back."""
-        ...
+    def cancel(self) -> None: ...
 
 
 class _Request:
@@ -180,14 +178,11 @@ class Loop(Waker):
 
     @abstractmethod
     def starved(self) -> bool:
-        """Whether the loop has not run its other tasks for 5 to 10 ms, so that the calling task must await `turn` before it goes on.
-
-        False where the clock is moved by hand, for a caller that is not a task of this loop, and in a thread without a loop.
-        """
+        """Whether the calling task must await `turn` before it goes on: the loop has not run its other tasks for 5 to 10 ms."""
 
     @abstractmethod
     def turn(self) -> Awaitable[object]:
-        """Return what to await in a starved loop: it runs its other tasks, and callers that came before go on first."""
+        """What to await in a starved loop: it runs its other tasks, and callers that came before go on first."""
 
 
 class OneLoop(Loop):

@@ -1,4 +1,4 @@
-"""What a limiter counts: permits, requests and nanoseconds since the beginning."""
+"""What a limiter counts since the beginning: permits, requests that were refused or cancelled, and nanoseconds that others waited."""
 
 from __future__ import annotations
 
@@ -12,34 +12,21 @@ if TYPE_CHECKING:
 class Counters:
     """Plain counters, updated by the node. What was never counted takes no memory."""
 
-    given_back: Permits = 0
-    """Permits that came back, by cancellation or refund."""
+    given_back: Permits = 0  # by cancellation or refund
     refunded: int = 0
-    """Permits."""
     charged: int = 0
-    """Permits."""
-    skipped: int = 0
-    """Permits given up, which fell due while a request waited and the loop was late."""
-    unused: int = 0
-    """The rest of a permit that was skipped, in ns x permits of the rate."""
+    skipped: int = 0  # given up, since they fell due while a request waited and the loop was late
+    unused: int = 0  # the rest of a permit that was skipped, in ns x permits of the rate
     refused: int = 0
-    """Requests."""
     cancelled: int = 0
-    """Requests."""
     waited_total: int = 0
-    """Nanoseconds."""
     waited_max: int = 0
-    """Nanoseconds."""
-    waits: Counter[int] | None = None
-    """How many are of a size; see `note`."""
-    reset_at: int | None = None
-    """The instant of the last reset; None: there was none."""
-    past_granted: Permits = 0
-    """Permits that were granted and kept before that."""
-    past_refused: int = 0
-    """Requests that were refused before that."""
+    waits: Counter[int] | None = None  # how many are of a size; see `note`
+    reset_at: int | None = None  # the instant of the last reset; None: there was none
+    past_granted: Permits = 0  # permits that were granted and kept before that
+    past_refused: int = 0  # requests that were refused before that
 
-    def clear(self, granted: Permits = 0, now: int | None = None) -> None:
+    def clear(self, granted: Permits, now: int) -> None:
         """Begin again at 0, after so many permits."""
         past = self.past_granted + granted - self.given_back, self.past_refused + self.refused
         vars(self).clear()

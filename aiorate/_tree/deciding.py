@@ -2,8 +2,7 @@
 
 Python runs signal handlers in the main thread, between any two steps. So any thread decides under one lock, but the main one: it hands its
 request to the thread that has the timers, a daemon named ``aiorate``. A coroutine is told by its loop, and a plain call waits some 50 us
-for the answer. Nothing can interrupt a decision then, and its code is that of one loop. A finalizer may run in the middle of a decision of
-its own thread, so what it does is handed over too. The lock is never held across a wait. Knows nothing of what is decided.
+for the answer. So nothing interrupts a decision but a finalizer, and what that does is handed over too. Knows nothing of what is decided.
 """
 
 from __future__ import annotations
@@ -37,18 +36,13 @@ LINGER_NS = NS_PER_SECOND  # how long the thread stays when it has nothing to do
 
 
 class Decisions:
-    """The lock, the thread, and what comes before and after a decision.
-
-    During one all meters are shut: a grab takes no lock, and would be lost.
-    """
+    """The lock, the thread, and what comes before and after a decision."""
 
     __slots__ = ("_alarms", "_bell", "_thread", "after", "check", "lock", "main", "soon", "tidy", "waiting")
 
     def __init__(self) -> None:
-        self.tidy: Callable[[], object] = int
-        """Called as each decision begins; with requests that wait, each second at least."""
-        self.check: LoopCheck = LoopCheck()
-        """Shuts the meters."""
+        self.tidy: Callable[[], object] = int  # called as each decision begins; with requests that wait, each second at least
+        self.check: LoopCheck = LoopCheck()  # shuts all meters during a decision: a grab takes no lock, and would be lost
         self.begin_again()
 
     def begin_again(self) -> None:
@@ -56,12 +50,9 @@ class Decisions:
         self.check.try_until = FAR
         self.lock: Any = threading.RLock()  # which knows its owner: a finalizer may ask at any step of its thread
         self.main: int | None = threading.main_thread().ident
-        self.soon: deque[Callable[[], object]] = deque()
-        """Calls that the next decision begins with, whosever it is."""
-        self.after: deque[Callable[[], object]] = deque()
-        """Calls for the end of the decision: they may use limiters."""
-        self.waiting: dict[Any, dict[Any, None]] = {}
-        """The requests whose owners have not gone on, by the loops of these; changed in decisions."""
+        self.soon: deque[Callable[[], object]] = deque()  # calls that the next decision begins with, whosever it is
+        self.after: deque[Callable[[], object]] = deque()  # calls for the end of the decision: they may use limiters
+        self.waiting: dict[Any, dict[Any, None]] = {}  # requests whose owners have not gone on, by loops; changed in decisions
         self._alarms = Alarms()
         self._bell = threading.Lock()  # released, it wakes the thread; unlike a condition's, that may interrupt itself
         self._thread: threading.Thread | None = None

@@ -4,7 +4,6 @@ A flow has at most one request here at a time. Virtual time is what each flow wo
 if permits could be divided among all flows at once. A flow that has not been served ahead of that is eligible, and the next one is the
 eligible flow that would be finished first, were each request for one permit: WF2Q+ (Bennett and Zhang, 1997), without its favour for small
 requests. Start-time fair queuing has no test of eligibility, and serves all light flows in a row before a heavy one again.
-Whole numbers only. Knows nothing of rates, time, lines or how a waiter is woken.
 """
 
 from __future__ import annotations
@@ -25,26 +24,21 @@ class Flow:
 
     def __init__(self, weight: int) -> None:
         self.weight: int = weight
-        self.served: int = 0
-        """The virtual time up to which it has been served."""
-        self.cost: int = 0
-        """The virtual time that its request takes."""
-        self.number: int = 0
-        """The number of its request; 0: it has none here."""
-        self.order: int = 0
-        """Its place among flows that were served alike, by arrival; 0: its next request gets one."""
+        self.served: int = 0  # the virtual time up to which it has been served
+        self.cost: int = 0  # the virtual time that its request takes
+        self.number: int = 0  # that of its request; 0: it has none here
+        self.order: int = 0  # its place among flows that were served alike, by arrival; 0: its next request gets one
         self.left_at: int = -1
         """After how many grants its latest request left; as long as none follows, it has lost nothing."""
 
 
 class FairQueue(Generic[R]):
-    """The requests of many flows, one of each. `join`, `first` and `grant` take logarithmic time."""
+    """The requests of many flows, one of each. What is done takes logarithmic time."""
 
     __slots__ = ("_count", "_early", "_grants", "_latest", "_ready", "_time", "_weights", "length")
 
     def __init__(self) -> None:
-        self.length: int = 0
-        """How many flows have a request here."""
+        self.length: int = 0  # how many flows have a request here
         self._time = self._latest = 0  # virtual time, and the latest up to which a flow was served
         self._weights = 0  # of the flows with a request
         self._count = self._grants = 0
@@ -120,7 +114,6 @@ class FairQueue(Generic[R]):
         ]
 
     def _tidy(self) -> None:
-        """Put the entries in order again, without those that are gone."""
         requests = self.requests()
         self._ready.clear()
         self._early.clear()

@@ -1,7 +1,6 @@
 """Who waits at one limit: its own requests in order of arrival, each with a ticket that holds its outcome, and the limits below.
 
-As in trio's ParkingLot and anyio's CapacityLimiter: no request passes the line, and one that leaves it leaves no hole. Each limit below
-stands here in place of its own first request, and takes turns with the line: then the first of the line is one flow of several.
+Each limit below stands here in place of its own first request, and takes turns with the line, whose first is one flow of several then.
 Knows nothing of rates or time, nor who wakes a waiter.
 """
 
@@ -27,16 +26,12 @@ _COUNTED = 256  # limits below that a question counts
 
 
 class Line(Generic[N]):
-    """Requests in order, and turns among them and the limits below. Made when somebody first waits, or others share the limit.
-
-    Leaving from the middle takes amortised constant time, and keeps nothing of the waiter alive but its ticket, for a while.
-    """
+    """Requests in order, and turns among them and the limits below. Leaving from the middle takes amortised constant time."""
 
     __slots__ = ("_gone", "_own", "_queue", "head", "total", "turns")
 
     def __init__(self) -> None:
-        self.total: Permits = 0
-        """The permits of all its own requests."""
+        self.total: Permits = 0  # permits of all its own requests
         self.turns: FairQueue[N | None] | None = None
         """The limits below, and None for the first request; None: nobody shares this limit."""
         self.head: Ticket | None = None
@@ -48,7 +43,7 @@ class Line(Generic[N]):
     # Its own requests.
 
     def __len__(self) -> int:
-        """The number of waiting requests; one that is cancelled counts until its task has run."""
+        """One that is cancelled counts until its task has run."""
         return len(self._queue) - self._gone
 
     def __iter__(self) -> Iterator[Ticket]:
@@ -57,7 +52,7 @@ class Line(Generic[N]):
                 yield ticket
 
     def first_request(self) -> Ticket | None:
-        """The first of its own requests; None: there is none."""
+        """The first of its own."""
         queue = self._queue
         while queue:
             ticket = queue[0]
@@ -68,7 +63,6 @@ class Line(Generic[N]):
         return None
 
     def join(self, ticket: Ticket) -> None:
-        """Add a request at the end."""
         self._queue.append(ticket)
         self.total += ticket.wanted
 
@@ -87,7 +81,7 @@ class Line(Generic[N]):
 
     @property
     def is_waited_in(self) -> bool:
-        """Whether somebody waits here, or a limit below does."""
+        """Whether anybody waits here, or a limit below."""
         return self.head is not None or (self.turns is not None and self.turns.length > 0)
 
     @property
@@ -96,7 +90,7 @@ class Line(Generic[N]):
         return len(self) + (0 if self.turns is None else self.turns.length - (self._own.number > 0))
 
     def first(self) -> Ticket | N | None:
-        """Who is next: a request, or a limit below whose first stands here; None: nobody."""
+        """Who is next: a request, or a limit below whose first stands here."""
         request, turns, own = self.first_request(), self.turns, self._own
         if turns is None:
             self.head = request
@@ -128,21 +122,19 @@ class Line(Generic[N]):
         self.turns, self.head = FairQueue(), None
 
     def join_below(self, flow: Flow, permits: Permits, limit: N) -> None:
-        """Add the first of a limit below."""
         assert self.turns is not None  # since it is shared
         self.turns.join(flow, first_of(permits), limit)
 
     def leave_below(self, flow: Flow) -> None:
-        """The first of a limit below waits here no longer."""
         assert self.turns is not None
         self.turns.leave(flow)
 
     def below(self) -> list[N]:
-        """The limits below whose first stands here, in no order."""
+        """The limits below whose first stands here."""
         return [] if self.turns is None else [each for _, each in self.turns.requests() if each is not None]
 
     def ahead(self, ahead: Permits, flow: Flow | None = None) -> list[Ticket | N]:
-        """Those who are served before a request with so many permits ``ahead`` of it in its own flow: a limit's below, or the line's."""
+        """Who is served before a request with so many permits ``ahead`` of it in its own flow: a limit's below, or the line's."""
         if self.turns is None or not self.turns.length:
             return []
         before = self.turns.before(self._own if flow is None else flow, first_of(ahead), _COUNTED)

@@ -130,8 +130,6 @@ class Node(Supply):
     def ring(self) -> None:
         if self.waker is None:  # only limits below wait here
             self.look()
-        else:
-            self.waker.ring(self.look)
 
     def _look(self) -> Node | None:
         """Grant what is due, or stand above, or set the timer. Returns the limit above if its first may be another one now."""

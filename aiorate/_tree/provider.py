@@ -9,13 +9,13 @@ if TYPE_CHECKING:
 
 
 class Provider:
-    """Told by a limit what other processes have to hear of. The defaults are those of a limit whose permits come from its own process."""
+    """Told by a limit what other processes have to hear of; by default, there are none."""
 
     __slots__ = ()
 
     @property
     def state(self) -> str:
-        """Where permits come from: ``local``, this process; ``shared``, a store; ``degraded``, a store that does not answer."""
+        """``local``; ``shared``: permits come from a store; ``degraded``: from one that does not answer."""
         return "local"
 
     @property
@@ -38,10 +38,7 @@ class Provider:
         """A request waits for the end of a pause."""
 
     def once(self, permits: Permits, most_ns: int) -> tuple[int, int] | None:
-        """Instead of waiting for ``most_ns``: for how long a request waits for an answer, which grants or refuses it, and since when.
-
-        None: it waits as all others do. May raise its error.
-        """
+        """Instead of ``most_ns``, for how long a request waits for a store's answer, and since when; None: it waits as all others do."""
         return None
 
     def look(self) -> None:
@@ -51,7 +48,7 @@ class Provider:
         """The limiter was closed."""
 
     async def aclose(self) -> None:
-        """After that: return once no store is asked any more."""
+        """Return once the last answer of a store has come."""
 
     def moved(self) -> None:
         """The event loop is gone, or another one is used."""

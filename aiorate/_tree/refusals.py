@@ -13,18 +13,15 @@ if TYPE_CHECKING:
 
 
 def named(permits: Permits) -> str:
-    """The call with its argument."""
     return f"acquire({permits})" if isinstance(permits, int) else "reserve()"
 
 
 def closed(name: str | None) -> LimiterClosed:
-    """The limiter or budget of that name, or one that it shares, is closed."""
     limit = repr(name) if name else "the limit"
     return LimiterClosed(f"{limit} is closed. Create a new one, or reopen a Limiter: limiter.apply(RateSpec(rate, burst_ratio, 'start')).")
 
 
 def full(permits: Permits, most: int) -> LineFull:
-    """``most`` requests are waiting."""
     return LineFull(f"{named(permits)}: the line is full (max_waiting={most}). Nothing was spent. Try later.")
 
 
@@ -54,7 +51,6 @@ def overdue(permits: Permits, most_ns: int, more: int | None) -> WaitTooLong:
 
 
 def no_lease(call: str) -> RuntimeError:
-    """The request may not wait, and the store is asked only for requests that do."""
     return RuntimeError(
         f"{call}: without a lease, or outside an event loop, a RedisLimiter has permits only for those that wait, as a RedisBudget has."
         " Await acquire(max_wait=0), which asks the store once, or max_wait=0.1 if it is shared. Or make it with lease=0.05, which books"

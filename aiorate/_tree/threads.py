@@ -42,7 +42,7 @@ _ONE = 1  # compared by identity
 class ThreadTicket(OutcomeTicket):
     """A request of any thread. It has the outcome as soon as that is decided; its owner is woken later.
 
-    Whatever becomes of it, `undo` undoes it: its owner was cancelled or interrupted, as in a block of the ticket, or its loop was closed.
+    Left by an error, as an interrupt, a block of the ticket undoes it.
     """
 
     __slots__ = ("limit", "loop", "undone")
@@ -81,11 +81,11 @@ class ThreadTicket(OutcomeTicket):
             self.loop.wake(signal)
 
     def leave(self) -> None:
-        """Its owner goes on. The line may keep the ticket for a while, but must keep nothing else."""
+        """Its owner goes on. The line may keep the ticket for a while, and nothing else."""
         self.left, self.signal = True, None
 
     def take(self) -> tuple[int, Taken] | None:
-        """Take the permits, if that can be done at once. Called in a decision, as the next two."""
+        """Take the permits, if that can be done at once. In a decision, as the next two."""
         found = self.limit.take(self.wanted)
         if found is not None:
             self.asked = self.limit.read()
@@ -93,7 +93,7 @@ class ThreadTicket(OutcomeTicket):
         return found
 
     def ask(self, most_ns: int | None, since: int | None) -> None:
-        """What `Limit.ask` does. The outcome may be an error."""
+        """What `Limit.ask` does."""
         if self.undone:
             return
         decisions.waiting.setdefault(self.loop, {})[self] = None
@@ -109,7 +109,7 @@ class ThreadTicket(OutcomeTicket):
             self.set_result((*found, self.asked, None))
 
     def undo(self) -> None:
-        """Undo it, whatever was decided and however far its owner got."""
+        """Undo it, however far it got."""
         if self.undone:
             return
         self.undone = True
@@ -133,8 +133,6 @@ def _remove(ticket: ThreadTicket) -> bool:
 
 def clear_closed() -> None:
     """Have the requests of closed loops leave the lines."""
-    if not decisions.waiting:
-        return
     closed = [tickets for loop, tickets in decisions.waiting.items() if loop is not None and loop.ended]
     lost = [ticket for tickets in closed for ticket in tickets if not ticket.left]
     for ticket in lost:
@@ -147,7 +145,7 @@ decisions.tidy = clear_closed
 
 
 class _Threads(Loop):
-    """All loops and threads as one. It is never closed and never stands still."""
+    """All loops and threads as one, never closed."""
 
     __slots__ = ()
     closed = False  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
@@ -201,14 +199,9 @@ class ThreadTree(Tree):
     def post(self, call: Callable[[], object]) -> None:
         decisions.post(call)
 
-    def read(self, call: Callable[[], T]) -> T:
-        return call() if decisions.deciding else decisions.run(call)
-
-    def change(self, call: Callable[[], object]) -> None:
-        if decisions.deciding:
-            decisions.post(call)
-        else:
-            decisions.run(call)
+    @property
+    def deciding(self) -> bool:
+        return decisions.deciding
 
     def after(self, call: Callable[[], object]) -> None:
         decisions.after.append(call)
@@ -250,11 +243,6 @@ class ThreadLimit(Limit):
             super()._went_on(ticket, taken, waited)
 
     def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, int, Taken]:
-        """Block this thread until the permits are granted; returns what `go_on` does.
-
-        Interrupted at any instant, as by Ctrl-C, the request is undone, or its grant comes back. RuntimeError in a
-        thread whose event loop runs.
-        """
         if running_loop() is not None:
             raise RuntimeError(
                 "acquire_blocking() would block the event loop that runs in this thread. Await acquire() instead, or write `async with`."
@@ -286,7 +274,7 @@ def _after_fork_in_child() -> None:
 
 
 with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
-    # No decision is half made in a child, but that of a strategy or a clock that forks. The lock is another one after a fork.
+    # So that no decision is half made in a child. There, the lock is another one.
     os.register_at_fork(
         before=lambda: decisions.lock.acquire(), after_in_parent=lambda: decisions.lock.release(), after_in_child=_after_fork_in_child
     )

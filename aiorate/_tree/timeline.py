@@ -19,14 +19,11 @@ class Timeline:
 
     def __init__(self, clock: Clock | None) -> None:
         self.read: ReadClock = monotonic_ns if clock is None else clock.now
-        self.offset: int = 0
-        """How many ns the limiter's time is behind the clock."""
-        self.begun: bool = False
-        """Whether an instant was given already: time must go on from there."""
+        self.offset: int = 0  # how many ns the limiter's time is behind the clock
+        self.begun: bool = False  # whether an instant was given already: time must go on from there
         self.paused_until: int | None = None
         """The reading at which a pause ends; None: not paused when it was last asked."""
-        self.stopped: bool = False
-        """Whether nothing moves until it is started."""
+        self.stopped: bool = False  # whether nothing moves until it is started
         self.held_at: int | None = None
         """The instant at which time stood still when it was last asked for; None: it moved."""
 
@@ -62,7 +59,7 @@ class Timeline:
 
     @property
     def pause_length(self) -> int:
-        """Nanoseconds for which time will have stood still; 0: it moves, or the end is unknown."""
+        """The same until the end of a pause; 0: it moves, or the end is unknown."""
         return 0 if self.held_at is None or self.stopped else self._end - self.held_at - self.offset
 
     def reading_at(self, instant: int) -> int | None:

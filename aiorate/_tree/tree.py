@@ -1,8 +1,7 @@
 """The tree: the event loop of all limits that share each other, when to look at each, and how to decide where many threads ask.
 
 A limiter that shares nothing is a tree of one, and keys without a shared limit are a tree without a root. One timer serves all of them. It
-is a hint, the clock is the judge: the code that is woken looks, and sets the timer again. It never fires twice within the loop's grain,
-and one that fires too early for the same reading again is given more time. Knows nothing of rates.
+is a hint, the clock is the judge: the code that is woken looks, and sets the timer again, for at least the loop's grain later.
 """
 
 from __future__ import annotations
@@ -27,12 +26,6 @@ if TYPE_CHECKING:
 
 _SMALL = 32
 
-_IN_USE = (
-    "this limiter is in use by another running event loop. For several loops or threads, create it with scope='process'; two limiters"
-    " would allow twice as much."
-)
-
-
 Member: TypeAlias = Any  # a `Node`, which knows its tree
 
 
@@ -56,37 +49,34 @@ class Tree:
         "resuming",
     )
 
-    threads: bool = False
-    """Whether callers of several loops and threads may ask."""
+    threads: bool = False  # whether callers of several loops and threads may ask
 
     def __init__(self, clock: Clock | None = None, precise: bool = False) -> None:
         self.clock: Clock | None = clock
         self.precise: bool = precise
-        self.loop: Loop | None = None
-        """The loop of its callers; None: not used in a loop yet."""
-        self.epoch: int = 0
-        """Goes up when another loop is used: requests of before are gone."""
-        self.resuming: int = 0
-        """Requests that were granted and whose tasks have not gone on yet."""
+        self.loop: Loop | None = None  # the loop of its callers; None: not used in a loop yet
+        self.epoch: int = 0  # goes up when another loop is used: requests of before are gone
+        self.resuming: int = 0  # requests that were granted and whose tasks have not gone on yet
         self._members: dict[ref[Member], None] | None = None  # the shared ones, and those where somebody has waited; a set is larger
 
-    # Where many threads ask, `aiorate._tree.threads` does these otherwise.
+    # Where many threads ask, `aiorate._tree.threads` does these otherwise, and makes one decision at a time.
 
     def run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Call a function that decides; where many threads ask, one at a time."""
+        """Call a function that decides."""
         return call(*args, **options)
 
     def post(self, call: Callable[[], object]) -> None:
         """Call a function that decides, and never wait, also in a finalizer that interrupted a decision."""
         call()
 
-    def read(self, call: Callable[[], T]) -> T:
-        """Call a function that only looks, also in the middle of a decision."""
-        return call()
+    @property
+    def deciding(self) -> bool:
+        """Whether a strategy, or a finalizer that interrupted a decision, calls."""
+        return False
 
     def change(self, call: Callable[[], object]) -> None:
-        """Call a function that changes something; in a finalizer that interrupted a decision, once that is over."""
-        call()
+        """Call a function that changes something, once the present decision is over."""
+        (self.post if self.deciding else self.run)(call)
 
     def after(self, call: Callable[[], object]) -> None:
         """Call a function that may use the limiter, once the present decision is over."""
@@ -101,7 +91,9 @@ class Tree:
             if native is old.native:
                 return old
             if old.running:
-                raise RuntimeError(_IN_USE)
+                raise RuntimeError(
+                    "this limiter is in use by another running event loop. For several loops or threads, create it with scope='process'."
+                )
             if native is None and not old.closed:
                 return old
             self.disband(old.forked)
@@ -143,9 +135,7 @@ class Tree:
             if reading is not None:
                 self._number += 1
                 heappush(self._heap, (reading, self._number, limit, None))
-            self._aim()
-        elif self._heap:  # the first may be of a request that was just granted
-            self._aim()
+        self._aim()  # in any case: the first may be of a request that was just granted
 
     def limit_wait(self, limit: Member, until: int, ticket: Ticket) -> None:
         """Have a request in line fail at that reading."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING
 
@@ -25,17 +24,17 @@ class Watch:
 
     def __init__(self) -> None:
         self.callbacks: dict[object, OnWait] = {}
-        self.pause_ended: int | None = None
-        """The instant at which time stood still in the last pause or stop."""
+        self.pause_ended: int | None = None  # the instant at which time stood still in the last pause or stop
 
     def add(self, callback: OnWait) -> Callable[[], None]:
-        """Call it for each request that waited. Returns a function that ends that; called again, it does nothing."""
+        """Call it for each request that waited, until the function that this returns is called."""
         mine = object()
         self.callbacks[mine] = callback
-        return partial(self._remove, mine)
 
-    def _remove(self, mine: object) -> None:
-        self.callbacks.pop(mine, None)
+        def end() -> None:
+            self.callbacks.pop(mine, None)
+
+        return end
 
     def tell(self, name: str | None, waited: int, permits: Permits, limited_by: str | None) -> None:
         """Call the callbacks, unless the request waited for 0 ns."""
