@@ -110,9 +110,9 @@ class Waker(ABC):
         """Let the owner of a signal go on, if it still waits. Called where the owner waits."""
         raise NotImplementedError  # there, the loops of the callers wake them
 
-    def ring(self, look: Callable[[], object]) -> None:
-        """The first is due: look, now or in a task."""
-        look()
+    def ring(self) -> bool:
+        """The first is due. Returns whether a task of its own looks."""
+        return False
 
     def retire(self) -> None:
         """Decide nothing from now on: the owners are in a loop that is no longer used, or the key is gone."""
