@@ -128,7 +128,7 @@ class Node(Supply):
         return line.first()
 
     def ring(self) -> None:
-        if self.waker is None:  # only limits below wait here
+        if self.waker is None or not self.waker.ring():
             self.look()
 
     def _look(self) -> Node | None:
