@@ -131,14 +131,14 @@ class _Search:
         node.tree.change(partial(node.move_rate, rate))
 
     def hear(self, took: int, pause: int | None, feedback: Feedback | None = None) -> None:
-        """What the server did with a request granted ``took`` ns ago: it served it (None), or asked to stay away for so many ns."""
+        """A request granted ``took`` ns ago was answered. ``pause``: for how many ns to stay away; None: the server served it."""
         self.node.tree.change(partial(self._learn, took, pause, feedback))
 
     def _learn(self, took: int, pause: int | None, feedback: Feedback | None) -> None:
         node, finder = self.node, self._finder
         now = node.look_now()
         stood = node.offset + node.held_for
-        took = max(0, min(took, now - self._begun))  # whatever a clock or a caller says
+        took = max(0, min(took, now - self._begun))  # no grant was before, whatever a clock or a caller says
         if pause is None:
             finder.succeeded(now, took, stood)
         else:

@@ -262,7 +262,7 @@ def _telling(send: Send, limiter: Limiter, name: str) -> Send:
         # Not a coroutine: each chunk of a stream goes straight to the server.
         if message["type"] == "http.response.start":
             headers: Iterable[tuple[bytes, bytes]] = message.get("headers") or ()
-            # A copy, because the application may use its own again.
+            # A copy: the application may use its own again.
             message = {**message, "headers": [*headers, *limiter._node.tree.run(_tell, limiter, name)[0]]}
         return send(message)
 

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 GRAIN_NS = 1_000_000  # between wake-ups: timers that fire early must not make a limiter spin (uvloop#233)
 MOST = 1_000  # callers woken in one iteration of a loop; more would delay the next for too long
-_AT_ONCE = 64  # callers let through in one iteration: resuming so many in vain takes a fiftieth of 10 ms
+_AT_ONCE = 64  # callers let through in one iteration: resuming so many in vain takes 0.2 ms
 LOOP_CHECK_NS = 5_000_000  # two checks within the 10 ms for which callers may keep a loop busy
 LONGEST_NS = 86_400 * NS_PER_SECOND  # not all loops can wait for longer; the clock is read again then
 
 
-ReadClock: TypeAlias = "Callable[[], int]"  # the cheapest call that reads a clock, in ns
+ReadClock: TypeAlias = "Callable[[], int]"  # the cheapest callable that reads a clock, in ns
 
 
 @runtime_checkable
@@ -91,7 +91,7 @@ class OutcomeTicket(_Request):
         self.waker.wake(self.signal)
 
 
-Ticket: TypeAlias = FutureTicket | OutcomeTicket  # use of a future only what the other has too
+Ticket: TypeAlias = FutureTicket | OutcomeTicket  # of a future, use only what the other has
 
 
 class Waker(ABC):
@@ -131,10 +131,10 @@ class Loop(Waker):
     def __init__(self, native: Any, read: ReadClock, clock: Clock | None) -> None:
         self.native: Any = native  # the loop itself; None: it is all of them
         self.read: ReadClock = read if clock is None else clock.now
-        self.monotonic: bool = self.read is monotonic_ns  # as other loops' clocks are
+        self.monotonic: bool = self.read is monotonic_ns  # whether other loops go by the same clock
         self._timers: Any = clock if hasattr(clock, "call_at") else None
         self.manual: bool = self._timers is not None  # whether the clock keeps its own timers, and time does not pass by itself
-        self.most: int = FAR if self.manual else MOST  # tasks that may be woken in one iteration of the loop
+        self.most: int = FAR if self.manual else MOST  # tasks woken in one iteration of the loop
         # Whether its clock goes on by itself while the process runs, so that a caller may be served before anybody sees who it is.
         self.steady: bool = False
         self.grain: int = GRAIN_NS  # ns that wake-ups are kept apart
@@ -161,7 +161,7 @@ class Loop(Waker):
         """Call back in the loop's next iteration, from any thread. Raises RuntimeError or OSError if there is none."""
 
     def call_at(self, reading: int, callback: Callable[[], object]) -> Handle:
-        """Call back when the clock reads ``reading`` ns, or roughly then: a timer is a hint, the clock is the judge."""
+        """Call back when the clock reads about ``reading`` ns: a timer is a hint, the clock is the judge."""
         if self._timers is None:
             return self._call_after(min(max(reading - self.read(), 0), LONGEST_NS), callback)
         # The clock may outlive the loop, and a closed loop wakes no task.
@@ -178,7 +178,10 @@ class Loop(Waker):
 
     @abstractmethod
     def starved(self) -> bool:
-        """Whether the calling task must await `turn` before it goes on: the loop has not run its other tasks for 5 to 10 ms."""
+        """Whether the loop has not run its other tasks for 5 to 10 ms, so that the calling task must await `turn`.
+
+        False where the clock is moved by hand, for a caller that is not a task of this loop, and in a thread without a loop.
+        """
 
     @abstractmethod
     def turn(self) -> Awaitable[object]:

@@ -60,7 +60,7 @@ class TrioLoop(OneLoop):
     def closed(self) -> bool:
         if not (self._ended or self.forked or self.here() is self.native):
             with suppress(*_OVER):
-                self.post(int)  # the only question that a run answers from outside
+                self.post(int)
         return self._ended or self.forked
 
     @property

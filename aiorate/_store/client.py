@@ -196,7 +196,7 @@ class StoreClient:
         try:
             while self._attached:
                 self._ticks = 0
-                while not self._wanting and self._attached and self._ticks <= _IDLE:  # a signal may be late
+                while not self._wanting and self._attached and self._ticks <= _IDLE:  # a signal may come late
                     self._woken.clear()
                     await self._woken.wait()
                 if not self._wanting:  # nothing was for a while, or nobody is left
@@ -216,7 +216,7 @@ class StoreClient:
             raise error
 
     def _on_tick(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ticks are counted, and no clock is read: for a loop that stood still, the answer is there already."""
+        """Ticks are counted, and no clock is read: if the loop stood still, the answer may be there already."""
         self._timer = loop.call_later(_TICK, self._on_tick, loop)
         self._ticks += 1
         if not self._asked:

@@ -1,5 +1,4 @@
-"""A file that keeps the limits of all processes of one machine. Whoever asks decides itself, under a lock that the kernel releases if the
-process dies.
+"""A file that keeps the limits of all processes of one machine. Each decides for itself, under a lock that the kernel releases if it dies.
 
 The file is a page of head, and then levels of 16, 128, 1024, ... pages of records. The record of a name is in one page of some level, by
 its hash: in the first where there was room, which is a record that was never used, or one at rest. Nothing moves.
@@ -77,7 +76,7 @@ class StoreFile:
         self.forked()
 
     def close(self) -> None:
-        """Close it until the next question."""
+        """Close the descriptor until the next question."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -87,7 +86,7 @@ class StoreFile:
     def forked(self) -> None:
         """Called in a child process too, which would share its parent's lock with the open file."""
         self._lock = RLock()
-        self._busy = 0, 0  # the first and the last try in a row that met a lock
+        self._busy = 0, 0  # the first and the last try in a row that met another process's lock
         self.close()
 
     def ask(self, record: Record, now: float, decide: Decide[T], patient: bool) -> T:
@@ -182,7 +181,7 @@ class StoreFile:
             first, pages = first + pages, pages * _GROWTH
 
     def _check_head(self) -> None:
-        """Write the head of an empty file. Raises OSError if there is something else, or nothing is kept, as by a device."""
+        """Write the head of an empty file. Raises OSError if it holds something else, or is a device, which keeps nothing."""
         if not os.pread(self._descriptor, 1, 0):
             os.pwrite(self._descriptor, _MAGIC, 0)
         if os.pread(self._descriptor, len(_MAGIC), 0) != _MAGIC:

@@ -1,6 +1,6 @@
 """One limit's talk with its record in a file, which answers at once, in the middle of the decision that lacks slots.
 
-Only if another process has the lock, the limit is looked at again a little later.
+If another process has the lock, the limit is looked at again a little later.
 """
 
 from __future__ import annotations

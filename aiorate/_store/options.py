@@ -1,6 +1,6 @@
 """Checks what limits in stores are given: a server or a client, options and limits. ``call`` is the name of the class, for errors.
 
-No error shows any part of a URL, because a password that was not percent-encoded may end up in any of them, even in the port.
+No error shows any part of a URL, because a password that was not percent-encoded may end up anywhere in it, even as the port.
 """
 
 from __future__ import annotations

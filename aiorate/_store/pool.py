@@ -50,7 +50,7 @@ class Pool(Scheduler):
         self._late: int = late
         self.rate = max(parts, key=lambda part: part.rate.period_ns / part.rate.permits).rate if unit else parts[0].rate
         self.runs: list[Run] = []  # in the order in which they fall due; those that lapsed stay until somebody asks
-        self.count: int = 0  # of the slots in them
+        self.count: int = 0  # of slots in these
         self._granted: tuple[int, int, int] = _NEVER  # the instant of the last grant; when its slots were due, and how late
         self.refused: tuple[int, ...] | None = None  # the last request that lacked slots; None: another was granted since
         self.waits_for: int = 0  # the dimension that the last request without a slot waits for

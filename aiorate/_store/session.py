@@ -52,7 +52,7 @@ class StoreSession(Talk):
     def __init__(self, node: Limit, pool: Pool, terms: Terms) -> None:
         self.client: StoreClient | None = None  # None: nothing was asked yet in this event loop
         self._terms, self._key = terms, f"{KEY}{node.name}"
-        self._sent: Sent | None = None  # the question under way
+        self._sent: Sent | None = None
         self._told: str = ""  # the value of the key when the store last answered, ...
         self._told_at: int = 0  # ... and the reading then
         # What the store's clock is ahead of readings: at first the machine's, as good a guess as any.
@@ -145,7 +145,7 @@ class StoreSession(Talk):
         return 2 * pool.usable(count_of(self._first() or 1), now) > self._came and pool.last_due() > now + pool.answer_ns
 
     def _wants(self) -> tuple[Runs, float]:
-        """See `Talk._ask_for`. Requests that ask once come first."""
+        """The runs to ask for, and ``within`` of `Talk._ask_for`. Requests that ask once come first."""
         pool, self._asked = self._pool, self._once(lacking=True)[:MOST_RUNS]
         if self._asked:
             return [pool.slots_of(pool.need(ticket.wanted)) for ticket in self._asked], self._slack / US
@@ -189,7 +189,7 @@ class StoreSession(Talk):
         pool.answer_ns = (3 * pool.answer_ns + took) // 4 if self._told else took
         self._clock = int(answer.numbers[1 if answer.value else 0]) * US - (sent.at + received) // 2
         self._restored()
-        if not answer.value:  # our guess of the time was wrong, and the question did nothing
+        if not answer.value:  # our guess of the time was wrong: the question did nothing
             self._unanswered(nothing=True)
             self._tell()
             return
@@ -284,7 +284,7 @@ class StoreSession(Talk):
         return _ONCE_NS, _SINCE
 
     def _once(self, lacking: bool = False) -> list[Ticket]:
-        """Those in line that ask once; or of these, those for which there are not enough slots."""
+        """Those in line that ask once, if nobody waits before them; ``lacking``: those without enough slots."""
         first = self._node.line.first_request()
         if first is None or first.since < _SINCE:
             return []

@@ -35,7 +35,7 @@ FLUSH_NS = 50 * MS  # after which the store hears what came back, if nothing is 
 _RECHECK_NS = NS_PER_SECOND  # how often to ask whether a pause goes on, while a request waits
 _PORTION = 500  # slots in one question, if a horizon has fewer: the loop wakes as many waiters before slots lapse
 _CHUNK = 12  # a budget books no further ahead than the time of so many requests like the first in line, ...
-_SHORTEST_US = 20_000  # ... or this
+_SHORTEST_US = 20_000  # ... or than this
 _SOONEST_NS, _LATEST_NS = 20 * MS, 250 * MS  # after which to ask again for a reservation that was not booked
 _RECHECKS, _LONGEST_RECHECK_NS = 64, 60 * NS_PER_SECOND  # of a used up window: permits may come back
 _ROUGHLY_NS = 100 * US  # a grant is at most so much older than its question
@@ -78,7 +78,7 @@ class Talk(Provider):
         pool.clear()
         pool.unanswered()
         pool.corrections, pool.oldest = [0] * len(pool.parts), None
-        self._number: int = getrandbits(48) + 1  # of this client
+        self._number: int = getrandbits(48) + 1
         self._seat: float = 0.0  # see `Question.seat`
         self._news: list[int] = []  # pauses that the store is yet to hear of: readings at which they end; 0: they are over
         self._tail: Run | None = None  # the last slots of all, as far as is known
@@ -191,7 +191,7 @@ class Talk(Provider):
         if sent.parts == pool.parts:  # else they are those of "local", or from before a change
             pool.levels = levels
         for (n, place, starts), (_, need) in zip(answer.runs, sent.runs, strict=False):
-            if n and closes is not None:  # used only before the earliest instant here at which the window may end
+            if n and closes is not None:  # used only before the earliest instant at which the window may end here
                 slots.append(Run(need, n, closes - self._slack - 1, [(sent.now, 1, 0)]))
             elif n and any(need):  # a reservation of nothing stands in line, too
                 slots.append(pool.run(n, place, starts, need, sent.parts, now))

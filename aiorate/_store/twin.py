@@ -38,7 +38,7 @@ def take_now(
 
 
 class Answering:
-    """One run of the script. ``kept`` is the value, ``told`` what the client was told last, ``same`` whether they are equal."""
+    """One run of the script. ``kept`` is the value, ``told`` what the client was told last, ``same`` whether nobody has asked since."""
 
     def __init__(self, now: float, asked: Question, kept: Sequence[float] | None, told: Sequence[float] | None, same: bool) -> None:
         self.now, self.asked, self.seat = now, asked, asked.seat

@@ -33,7 +33,7 @@ STRATEGIES: dict[str, Callable[[str], Scheduler]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code: 130 for Ctrl-C. Raises SystemExit(2) for wrong arguments."""
+    """Returns the exit code: 130 for Ctrl-C. Raises SystemExit(2) for wrong arguments."""
     parser = _parser()
     options = vars(parser.parse_args(arguments))
     command, rate, strategy, burst = (options.pop(name, None) for name in ("command", "rate", "strategy", "burst"))

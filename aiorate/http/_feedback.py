@@ -232,7 +232,7 @@ def _quota_of(policy: Item, remaining: int | None = None, reset: float | None = 
 
 
 def _window(given: dict[str, str]) -> float | None:
-    # None for longer ones: cut to a day, they would promise more.
+    # None for a longer one: cut to a day, it would promise more.
     return next((seconds for seconds in _numbers(given.get("w", "")) if 1 <= seconds <= LONGEST), None)
 
 
@@ -247,7 +247,7 @@ def _unquoted(text: str) -> str:
 
 def _items(text: str) -> list[Item]:
     # Heads and their parameters: ``"permin";q=50;w=60, 20;w=60, limit=100``. A list with an open quote or a parameter without a name has
-    # no items. RFC 9651 demands that of every error, but old drafts have some.
+    # no items. RFC 9651 demands that of every error, but fields of old drafts break its rules.
     if '"' in re.sub(_STRING, "", text):
         return []
     items = []

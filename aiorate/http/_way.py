@@ -97,7 +97,8 @@ class Way:
     async def enter(self, request: Any, *, blocking: bool = False, **own: Any) -> Sent:
         """Wait until the request may be sent. Its own ``cost`` and ``max_wait`` replace those of all requests.
 
-        With a cost of 0 it passes even a closed limiter at once, and its response is ignored. A wrong cost, key or wait spends nothing.
+        With a cost of 0 it passes even a closed limiter at once, and its response is ignored. A wrong cost, key or wait raises
+        before anything is spent.
         """
         own = own or getattr(request, "extensions", {}).get("aiorate", {})  # of httpx
         limit, permits, max_wait, heed = self._asked(request, **{"max_wait": self._max_wait, **own})

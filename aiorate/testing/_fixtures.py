@@ -1,4 +1,4 @@
-"""The fixtures, for pytest alone or with pytest-asyncio 1.4 or later. PYTEST_DONT_REWRITE."""
+"""The fixtures of `aiorate.testing`, for pytest alone or with pytest-asyncio 1.4 or later. PYTEST_DONT_REWRITE."""
 
 from __future__ import annotations
 

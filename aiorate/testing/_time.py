@@ -112,7 +112,7 @@ class ManualClock:
         return len(self._timers)
 
     def _first(self) -> _Timer | None:
-        return min(self._timers, key=lambda timer: timer.instant, default=None)  # of one instant, that which was set first
+        return min(self._timers, key=lambda timer: timer.instant, default=None)  # of one instant, the one set first
 
     def _until(self, until: int) -> None:
         while (first := self._first()) is not None and first.instant <= until:
