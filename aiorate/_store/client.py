@@ -319,6 +319,8 @@ def refusal_of(error: Exception) -> Refusal:
     name, text = type(error).__name__, " ".join(str(error).split())
     if name != "ResponseError":
         text = f"{name}: {text}" if text else name
+    elif found := _CODE.match(text):
+        text = text[found.start(1) :]
     if _is_outage(error):
         raise Unreachable(text) from error
     refusal = Refusal(text)
