@@ -153,13 +153,13 @@ def teach(adaptive: AdaptiveRate, feedback: Feedback | None, status: int, grante
 
 def _gather(headers: Headers) -> dict[str, str]:
     # By names in lower case. Multi-dicts give each field of a name.
-    fields: dict[str, str] = {}
+    fields: dict[str, list[str]] = {}
     items = getattr(headers, "items", None)
     for name, value in cast("Iterable[tuple[object, object]]", headers if items is None else items()):
         known = _text(name).lower().replace("rate-limit", "ratelimit")  # as X writes it: https://docs.x.com/x-api/fundamentals/rate-limits
         if known in _ASIDE or _READ.search(known):
-            fields[known] = f"{fields[known]}, {_text(value)}" if known in fields else _text(value)
-    return {name: text for name, text in fields.items() if len(text) <= _LONGEST_TEXT}
+            fields.setdefault(known, []).append(_text(value))  # joined once: there may be thousands
+    return {name: text for name, texts in fields.items() if len(text := ", ".join(texts)) <= _LONGEST_TEXT}
 
 
 def _text(value: object) -> str:
