@@ -125,7 +125,7 @@ class Keyed(Generic[K, V]):
         if member is None:
             member = self._add(key)
         elif (node := member._node).used != self._uses:
-            node.used = node.read() if self._uses < 0 else self._uses
+            node.used = _reading(node) if self._uses < 0 else self._uses
             if self._tree.threads:
                 self._move(key)
             else:
@@ -260,8 +260,7 @@ class Keyed(Generic[K, V]):
             if shared is not None and made._lowest.line.turns is not None:  # they would miss it
                 raise ValueError("others share it already: make one for each key, which others may share once it shares this limit.")
             made._share(shared)
-            made._node.here()  # so that it has the clock of the loop
-            made._node.used = made._node.read() if self._uses < 0 else self._uses
+            made._node.used = _reading(made._node) if self._uses < 0 else self._uses
             if flow is not None and made._node.above is not None:
                 made._node.flow = flow
             self._join_watch(key, made)
@@ -277,7 +276,7 @@ class Keyed(Generic[K, V]):
                     return
                 key = next(iter(self._kept))
                 node = self._kept[key]._node
-            now = node.read() if self._uses < 0 else self._uses
+            now = _reading(node) if self._uses < 0 else self._uses
             if len(self._kept) <= self._max_keys and now - node.used <= (self._idle or _UNUSED):
                 return
             if not node.tree.run(self._evict, key, node):  # it will owe what it owes for a while
@@ -306,6 +305,13 @@ class Keyed(Generic[K, V]):
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
             node.tree.after(partial(emit, Event("evicted", node.name, key=key), self._on_event))
         return True
+
+
+def _reading(node: Limit) -> int:
+    """What the clock of its callers reads, also if nobody has asked it yet."""
+    tree = node.tree
+    loop = tree.loop or tree.here()
+    return node.read() if loop is None or tree.clock is not None else loop.read()
 
 
 def _references() -> int:
