@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer, TracerProvider
 
     from aiorate import Budget, KeyedBudget, KeyedLimiter, Limiter, Waited
-    from aiorate.adaptive import AdaptiveRate
+    from aiorate._limiters.adaptive import AdaptiveRate
 
     Watched = Limiter | KeyedLimiter[Any] | Budget | KeyedBudget[Any]
     _Use = tuple["_Meters", Tracer]

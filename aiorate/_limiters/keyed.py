@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback
+    from aiorate._limiters.adaptive import AdaptiveRate
     from aiorate._limiters.base import Limits
     from aiorate._rate import Duration
     from aiorate._tree.limit import Limit
-    from aiorate.adaptive import AdaptiveRate
 
 
 K = TypeVar("K", bound="Hashable")

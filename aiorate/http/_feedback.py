@@ -26,7 +26,7 @@ from aiorate.http._vendors import PROFILES, RETRY_AFTER_MS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from aiorate.adaptive import AdaptiveRate
+    from aiorate._limiters.adaptive import AdaptiveRate
     from aiorate.http._vendors import Fields, Profile
 
     Headers = Mapping[str, str | float] | Mapping[bytes, bytes] | Iterable[tuple[str, str]] | Iterable[tuple[bytes, bytes]]

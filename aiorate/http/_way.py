@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from aiorate._errors import check_count, kind_of
+from aiorate._limiters.adaptive import AdaptiveRate, adaptive_of
 from aiorate._limiters.base import finish
 from aiorate._limiters.budget import Budget
 from aiorate._limiters.keyed import KeyedLimiter
 from aiorate._limiters.limiter import Limiter
 from aiorate._rate import NO_BOUND, duration_to_ns
-from aiorate.adaptive import AdaptiveRate, adaptive_of
 from aiorate.http._feedback import read_feedback, teach
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
             told.append(("throttled", pause // 1_000_000_000))
             super().throttled(now, took, stood, pause)
 
-    monkeypatch.setattr("aiorate.adaptive.Finder", Recording)
+    monkeypatch.setattr("aiorate._limiters.adaptive.Finder", Recording)
     return told
 
 
