@@ -195,7 +195,7 @@ class OneLoop(Loop):
     the loop starved again keep their places, but the first of them always goes on. Without callers, there is no timer or callback in it.
     """
 
-    __slots__ = ("_first", "_handed", "_plain", "_posted", "_queue", "_since")
+    __slots__ = ("_first", "_handed", "_plain", "_queue", "_since")
 
     natives: ClassVar[type]  # the class of the loops themselves
 
@@ -220,8 +220,7 @@ class OneLoop(Loop):
         self._queue: OrderedDict[object, Any] = OrderedDict()  # callers in order of arrival, each with its signal
         self._first: object = None  # of those let through last
         self._since: int | None = None  # the first reading in this iteration; None: it is not watched
-        self._handed: deque[Callable[[], object]] = deque()
-        self._posted = False
+        self._handed: deque[Any] = deque()
 
     @property
     def ended(self) -> bool:
@@ -232,11 +231,10 @@ class OneLoop(Loop):
     def signal(self) -> Any:
         """Make what to `wait` for once, in the loop."""
 
-    def hand(self, call: Callable[[], object]) -> bool:
-        """Have the loop make a call, from any thread. Returns whether `send` must follow: once for any number of calls."""
-        self._handed.append(call)
-        posted, self._posted = self._posted, True
-        return not posted
+    def hand(self, signal: Any) -> bool:
+        """Have the loop wake the owner of that signal, from any thread. Returns whether `send` must follow: once for any number of them."""
+        self._handed.append(signal)
+        return len(self._handed) == 1
 
     def send(self) -> None:
         """Wake the loop, unless it is closed."""
@@ -244,13 +242,8 @@ class OneLoop(Loop):
             self.post(self._deliver)
 
     def _deliver(self) -> None:
-        handed = self._handed
-        self._posted = False  # before the queue is read: hand() adds its call before it sets this
-        for _ in range(min(len(handed), MOST)):
-            handed.popleft()()
-        if handed and not self._posted:
-            self._posted = True
-            self.send()
+        while self._handed:
+            self.wake(self._handed.popleft())
 
     def starved(self) -> bool:
         now = self.read()

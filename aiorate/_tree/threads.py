@@ -45,12 +45,12 @@ class ThreadTicket(OutcomeTicket):
     Left by an error, as an interrupt, a block of the ticket undoes it.
     """
 
-    __slots__ = ("limit", "loop", "undone")
+    __slots__ = ("limit", "loop")
 
     def __init__(self, limit: Limit, permits: Permits, loop: OneLoop | None = None, signal: Any = None) -> None:
         self.outcome = None
         self.signal = signal  # of its loop; a lock in a thread without one
-        self.left = self.undone = False  # left: also once its grant has gone on
+        self.left = False  # true also once its grant has gone on
         self.limit: Limit = limit
         self.wanted = permits
         self.loop: OneLoop | None = loop  # of its owner; None: a thread without one
@@ -67,35 +67,17 @@ class ThreadTicket(OutcomeTicket):
         if isinstance(outcome, BaseException):
             _remove(self)  # there is nothing to undo
         if self.loop is None:
-            decisions.after.append(self._wake)
-        elif self.loop.hand(self._wake):
+            decisions.after.append(self.signal.release)
+        elif self.loop.hand(self.signal):
             decisions.after.append(self.loop.send)
-
-    def _wake(self) -> None:
-        signal = self.signal
-        if signal is None:  # its owner has gone on already
-            return
-        if self.loop is None:
-            signal.release()
-        else:
-            self.loop.wake(signal)
-
-    def leave(self) -> None:
-        """Its owner goes on. The line may keep the ticket for a while, and nothing else."""
-        self.left, self.signal = True, None
 
     def take(self) -> tuple[int, Taken] | None:
         """Take the permits, if that can be done at once. In a decision, as the next two."""
-        found = self.limit.take(self.wanted)
-        if found is not None:
-            self.asked = self.limit.read()
-            self.outcome = *found, self.asked, None
+        found = self.outcome = self.limit.take(self.wanted)
         return found
 
     def ask(self, most_ns: int | None, since: int | None) -> None:
         """What `Limit.ask` does."""
-        if self.undone:
-            return
         decisions.waiting.setdefault(self.loop, {})[self] = None
         try:
             decisions.attend()
@@ -110,14 +92,12 @@ class ThreadTicket(OutcomeTicket):
 
     def undo(self) -> None:
         """Undo it, however far it got."""
-        if self.undone:
-            return
-        self.undone = True
-        self.leave()
+        self.left = True
         if _remove(self):
             Limit.give_up(self.limit, self)
         elif self.outcome is not None and not isinstance(self.outcome, BaseException):  # its grant stood already
             undo(self.outcome[1])
+        self.outcome = None  # so that this is done once
 
 
 def _remove(ticket: ThreadTicket) -> bool:
@@ -136,7 +116,7 @@ def clear_closed() -> None:
     closed = [tickets for loop, tickets in decisions.waiting.items() if loop is not None and loop.ended]
     lost = [ticket for tickets in closed for ticket in tickets if not ticket.left]
     for ticket in lost:
-        ticket.leave()  # all of them, before anything is granted: none may be granted to a ticket that has yet to leave
+        ticket.left = True  # all of them, before anything is granted: none may be granted to a ticket that has yet to leave
     for ticket in lost:
         call_back(ticket.undo, "as its event loop was closed")
 
@@ -235,7 +215,7 @@ class ThreadLimit(Limit):
         decisions.post(ticket.undo)  # type: ignore[union-attr]  # all tickets of threads are of one class
 
     def _went_on(self, ticket: Ticket, taken: Taken, waited: int) -> None:
-        ticket.leave()  # type: ignore[union-attr]  # as above. At once: from now on its loop may end
+        ticket.left = True  # at once: from now on its loop may end
         decisions.soon.append(partial(self._gone, ticket, taken, waited))  # type: ignore[arg-type]
 
     def _gone(self, ticket: ThreadTicket, taken: Taken, waited: int) -> None:

@@ -100,9 +100,9 @@ def test_where_no_thread_can_start_waiters_fail(monkeypatch: pytest.MonkeyPatch)
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", none)
-        for ask in (limiter.acquire_blocking, limiter.try_acquire, limiter.statistics):
-            with pytest.raises(RuntimeError, match="can't start new thread"):
-                _again_and_again(ask)  # one permit lies ready
+        limiter.statistics()
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            _again_and_again(limiter.acquire_blocking)  # one permit lies ready
 
     limiter.reset()
     limiter.acquire_blocking()
