@@ -114,10 +114,6 @@ class Waker(ABC):
         """The first is due. Returns whether a task of its own looks."""
         return False
 
-    def retire(self) -> None:
-        """Decide nothing from now on: the owners are in a loop that is no longer used, or the key is gone."""
-        return
-
     async def aclose(self) -> None:
         """Return once no task is left. Nobody waits by then."""
         return

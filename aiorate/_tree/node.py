@@ -361,7 +361,6 @@ class Node(Supply):
                     ticket.set_result(RuntimeError("the limiter was moved to another event loop while this one stood still"))
                 except RuntimeError:  # a closed loop wakes nobody
                     continue
-            waker.retire()
         self.standing = self.due = self.wake_at = self.late = None
         self.provider.moved()
         self.resuming = 0
@@ -412,9 +411,7 @@ class Node(Supply):
 
     def dismiss(self) -> None:
         """Nobody asks it again: its key was evicted."""
-        if self.waker is not None:
-            self.waker.retire()
-            self.waker, self.line = None, NOBODY
+        self.waker, self.line = None, NOBODY
 
 
 def _take_all(path: list[tuple[Node, Permits, int]], late: int) -> tuple[int, Node | None]:
