@@ -22,7 +22,7 @@ from aiorate._schedulers.amounts import count_of
 from aiorate._store.budget import StoreBudget
 from aiorate._store.file import Record
 from aiorate._store.file_session import SLACK_NS, FileSession
-from aiorate._store.options import check_name, limit_of, parts_of
+from aiorate._store.options import check_name, limit_of, limits_of
 from aiorate._store.pool import Pool
 
 if TYPE_CHECKING:
@@ -166,13 +166,13 @@ class FileLimiter(_Desks[Limiter], Limiter):
     ) -> None:
         check_name("FileLimiter", "-" if name == "" else name)
         ahead = duration_to_ns(lease, "FileLimiter(lease)")
-        parts, late = parts_of("FileLimiter", rate, burst, ahead), max(SLACK_NS, ahead)
-        unit = parts[0].calendar is None
-        record = Record(path, name, "limiter" if unit else "window", len(parts))
+        limits, late = limits_of("FileLimiter", rate, burst, ahead), max(SLACK_NS, ahead)
+        unit = limits[0][2] is None
+        record = Record(path, name, "limiter" if unit else "window", len(limits))
 
         def desk(scope: Scope) -> Limiter:
             limiter = Limiter(
-                pool := Pool(parts, unit, late),
+                pool := Pool(limits, unit, late),
                 catch_up=ns_to_seconds(late),
                 max_waiting=max_waiting,
                 max_concurrency=max_concurrency,

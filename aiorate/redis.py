@@ -12,7 +12,7 @@ from urllib.parse import quote
 from aiorate._limiters.limiter import Limiter
 from aiorate._rate import ns_to_seconds
 from aiorate._store.budget import StoreBudget
-from aiorate._store.options import Terms, limit_of, parts_of
+from aiorate._store.options import Terms, limit_of, limits_of
 from aiorate._store.pool import Pool
 from aiorate._store.session import KEY, StoreSession
 
@@ -83,11 +83,11 @@ class RedisLimiter(Limiter):
         on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = "loop",
     ) -> None:
-        parts = parts_of("RedisLimiter", rate, burst, lease)
-        kind = "limiter" if parts[0].calendar is None else "window"
+        limits = limits_of("RedisLimiter", rate, burst, lease)
+        kind = "limiter" if limits[0][2] is None else "window"
         durations: dict[str, Any] = {"horizon": horizon, "lease": lease, "slack": slack, "grace": grace}
         terms = Terms("RedisLimiter", kind, client_or_url, name, scope, on_unavailable, local_share, **durations)
-        pool = Pool(parts, kind == "limiter", terms.late)
+        pool = Pool(limits, kind == "limiter", terms.late)
         super().__init__(
             pool,
             catch_up=ns_to_seconds(terms.late),

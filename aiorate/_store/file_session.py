@@ -12,7 +12,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from aiorate._errors import EngineUnavailable
-from aiorate._store.slots import MS, US, Level, Run
+from aiorate._store.slots import MS, US, Run
 from aiorate._store.talk import FLUSH_NS, Talk
 from aiorate._store.twin import Answering, take_now
 
@@ -65,7 +65,7 @@ class FileSession(Talk):
         if answer is None:
             return False
         granted, ahead = answer
-        pool.levels = [Level(now + ceil(ahead * US))]
+        part.full = now + ceil(ahead * US)
         if granted:
             pool.add(Run((1,), n, SLACK_NS, [(now, 1, 0)]))
         return True

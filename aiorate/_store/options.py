@@ -17,12 +17,13 @@ from aiorate._rate import Rate, duration_to_ns, exact
 from aiorate._schedulers.calendar_window import CalendarWindow
 from aiorate._schedulers.interface import check_permits
 from aiorate._schedulers.token_bucket import TokenBucket
-from aiorate._store.slots import MS, Part, check_memory
+from aiorate._store.slots import MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiorate._rate import Duration, Number
+    from aiorate._store.slots import Limited
 
     OneLimit = Rate | str | Number | TokenBucket | CalendarWindow
 
@@ -111,22 +112,22 @@ def check_name(call: str, name: object) -> None:
         raise ValueError(f"{call}(name) must be text that UTF-8 can encode; {name[:40]!a} has a lone surrogate.")
 
 
-def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None, lease: Duration) -> list[Part]:
+def limits_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None, lease: Duration) -> list[Limited]:
     """The dimensions of a limiter. Raises TypeError and ValueError for wrong limits, and for a calendar with a burst or a lease."""
     limits: Sequence[object] = limit if isinstance(limit, (list, tuple)) else [limit]
     calendar = next((each for each in limits if isinstance(each, CalendarWindow)), None)
     if calendar is not None:
         if len(limits) > 1 or burst is not None or lease:
             raise ValueError(f"{call}(rate): a CalendarWindow must be the only limit, and has no burst and no lease.")
-        return [Part(calendar.rate, calendar.rate.permits, deepcopy(calendar))]
+        return [(calendar.rate, calendar.rate.permits, deepcopy(calendar))]
     if burst is not None:
         check_permits(f"{call}(burst)", burst)
     if not limits:
         raise ValueError(f"{call}(rate) needs at least one limit, such as ['10/s', '500/min'].")
-    return [Part(rate, own or 1) for rate, own in [limit_of(f"{call}(rate)", each, burst) for each in limits]]
+    return [limit_of(f"{call}(rate)", each, burst) for each in limits]
 
 
-def limit_of(what: str, limit: object, burst: int | None = None) -> tuple[Rate, int | None]:
+def limit_of(what: str, limit: object, burst: int | None = None) -> Limited:
     """The rate and the burst of a bucket, or of a rate, which has that ``burst``. Raises TypeError and ValueError."""
     own = burst
     if isinstance(limit, TokenBucket):
@@ -141,5 +142,4 @@ def limit_of(what: str, limit: object, burst: int | None = None) -> tuple[Rate, 
         except TypeError:
             hint = "Of several, a limiter takes a list: ['10/s', '100/min']; and a budget has a dimension for each."
             raise TypeError(f"{what} must be a rate or a TokenBucket, not {kind_of(limit)}. {hint}") from None
-    check_memory(what, rate, own or 1)
-    return rate, own
+    return rate, own, None

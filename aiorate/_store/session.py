@@ -234,7 +234,8 @@ class StoreSession(Talk):
         if policy in ("local", "open") and self._local is None:
             self._local = Local(pool.parts, self._terms.share or _OPEN)
             pool.alone = range(node.now(), _OVER)
-            pool.forget_levels()
+            for part in pool.parts:
+                part.forget()
         node.changed()
 
     def _restored(self) -> None:
@@ -272,7 +273,8 @@ class StoreSession(Talk):
         if most_ns >= max(pool.answer_ns, 1) or (node.above is not None and node.above.on_demand):
             return None
         if self._told_at < node.read() - _FRESH_NS:  # permits may have come back since
-            pool.forget_levels()
+            for part in pool.parts:
+                part.forget()
         wait = node.wait_for(permits, now)
         lost = not self._open or pool.outage == "wait" or node.held_at is not None or (self._lost is not None and not self._degraded)
         most = _ONCE_NS if pool.lacks(permits, now) else self._slack

@@ -17,7 +17,7 @@ from weakref import WeakSet
 from aiorate._rate import NS_PER_SECOND
 from aiorate._schedulers.amounts import count_of
 from aiorate._store.script import HEAD, MOST, MOST_RUNS, OF_RATE, Question, row
-from aiorate._store.slots import MOST_NS, MS, US, Level, Run
+from aiorate._store.slots import MOST_NS, MS, US, Run
 from aiorate._tree.provider import Provider
 
 if TYPE_CHECKING:
@@ -182,14 +182,14 @@ class Talk(Provider):
     def _book(self, answer: Answer, sent: Sent, now: int) -> None:
         """Put what was assigned into the pool. Durations count from the instant ``now``."""
         pool, numbers, slots, closes = self._pool, answer.numbers, [], None
-        if sent.parts[0].calendar is not None:
+        first = sent.parts[0]  # those of "local", or from before a change, are not the pool's
+        if first.calendar is not None:
             used, _, ends = numbers[HEAD : HEAD + 3]
             closes = int((ends - numbers[1]) * US)
-            levels = [Level(now, int(used), now + closes + 1)]
+            first.used, first.ends = int(used), now + closes + 1
         else:
-            levels = [Level(now + ceil(ahead * US)) for ahead in numbers[HEAD::OF_RATE]]
-        if sent.parts == pool.parts:  # else they are those of "local", or from before a change
-            pool.levels = levels
+            for part, ahead in zip(sent.parts, numbers[HEAD::OF_RATE], strict=True):
+                part.full = now + ceil(ahead * US)
         for (n, place, starts), (_, need) in zip(answer.runs, sent.runs, strict=False):
             if n and closes is not None:  # used only before the earliest instant at which the window may end here
                 slots.append(Run(need, n, closes - self._slack - 1, [(sent.now, 1, 0)]))
@@ -229,8 +229,6 @@ class Talk(Provider):
         raise NotImplementedError
 
     def pausing(self, ns: int) -> None:
-        if ns > MOST_NS:
-            raise ValueError(f"pause({ns // NS_PER_SECOND}): a limit in a store is paused for at most 317 years.")
         until = self._node.read() + ns
         if self._news and self._news[-1]:
             until = max(until, self._news.pop())
