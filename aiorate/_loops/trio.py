@@ -18,7 +18,7 @@ from aiorate._rate import NS_PER_SECOND
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiorate._loops.loop import Clock, Handle, ReadClock
+    from aiorate._loops.loop import Handle
 
 
 Token = trio.lowlevel.TrioToken
@@ -31,8 +31,6 @@ class TrioLoop(OneLoop):
     __slots__ = ("_clock", "_ended")
     native: Token
 
-    natives = Token
-
     @staticmethod
     def here() -> Token | None:
         try:
@@ -44,17 +42,12 @@ class TrioLoop(OneLoop):
     def task() -> object | None:
         return trio.lowlevel.current_task() if trio.lowlevel.in_trio_task() else None
 
-    @staticmethod
-    def own_time(native: Token) -> ReadClock:
+    def __init__(self, native: Token) -> None:
         # Each run has its own clock and origin. Unlike `trio.current_time`, it can be read after the run.
-        clock = trio.lowlevel.current_clock()
-        return lambda: _whole(clock.current_time())
-
-    def __init__(self, native: Token, clock: Clock | None, precise: bool, plain: OneLoop | None) -> None:
-        super().__init__(native, clock, precise, plain)
+        clock = self._clock = trio.lowlevel.current_clock()
+        super().__init__(native, lambda: _whole(clock.current_time()))
         self._ended: bool = False  # a run shows that it has ended only when something is posted to it
-        self._clock = trio.lowlevel.current_clock()
-        self.steady = clock is None and type(self._clock).__module__.startswith("trio._core")  # not a MockClock
+        self.steady = type(clock).__module__.startswith("trio._core")  # not a MockClock
 
     @property
     def closed(self) -> bool:
@@ -74,7 +67,7 @@ class TrioLoop(OneLoop):
             self._ended = True
             raise
 
-    def _call_after(self, ns: int, callback: Callable[[], object]) -> Handle:
+    def call_after(self, ns: int, callback: Callable[[], object], precise: bool) -> Handle:
         due = _whole(self._clock.current_time()) + ns
         deadline = due / NS_PER_SECOND
         if _whole(deadline) < due:  # rounded down: after weeks, a float of seconds is coarser than a nanosecond
