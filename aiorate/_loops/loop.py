@@ -145,7 +145,7 @@ class Loop(Waker):
         """Whether it can never run again in this process."""
 
     @abstractmethod
-    def post(self, callback: Callable[[], object]) -> None:
+    def post(self, callback: Callable[[], object], /) -> None:
         """Call back in the loop's next iteration, from any thread. Raises RuntimeError or OSError if there is none."""
 
     @abstractmethod

@@ -136,8 +136,7 @@ class _Threads(Loop):
         # Several threads call, so a grab must be one step.
         self.steady = COMPILED and getattr(sys, "_is_gil_enabled", lambda: True)()
 
-    def post(self, callback: Callable[[], object]) -> None:
-        decisions.post(callback)
+    post = staticmethod(decisions.post)
 
     def call_after(self, ns: int, callback: Callable[[], object], precise: bool) -> Handle:
         return decisions.call_at(monotonic_ns() + ns, callback)
@@ -164,15 +163,12 @@ class ThreadTree(Tree):
     def run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         return decisions.run(call, *args, **options)
 
-    def post(self, call: Callable[[], object]) -> None:
-        decisions.post(call)
+    post = staticmethod(decisions.post)
+    after = staticmethod(decisions.after.append)
 
     @property
     def deciding(self) -> bool:
         return decisions.deciding
-
-    def after(self, call: Callable[[], object]) -> None:
-        decisions.after.append(call)
 
     def here(self) -> Loop | None:
         return self.loop
@@ -204,11 +200,8 @@ class ThreadLimit(Limit):
 
     def _went_on(self, ticket: Ticket, taken: Taken, waited: int) -> None:
         ticket.left = True  # at once: from now on its loop may end
-        decisions.soon.append(partial(self._gone, ticket, taken, waited))  # type: ignore[arg-type]
-
-    def _gone(self, ticket: ThreadTicket, taken: Taken, waited: int) -> None:
-        if _remove(ticket):
-            super()._went_on(ticket, taken, waited)
+        note = partial(super()._went_on, ticket, taken, waited)
+        decisions.soon.append(lambda: _remove(ticket) and note())  # type: ignore[arg-type]  # as above
 
     def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, int, Taken]:
         if running_loop() is not None:

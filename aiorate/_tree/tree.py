@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import ref
+from weakref import WeakSet
 
 from aiorate._loops.loop import call_back
 from aiorate._loops.table import loop_here, running_loop
@@ -67,7 +67,7 @@ class Tree:
         self.loop: Loop | None = None  # the loop of its callers; None: not used in a loop yet
         self.epoch: int = 0  # goes up when another loop is used: requests of before are gone
         self.resuming: int = 0  # requests that were granted and whose tasks have not gone on yet
-        self._members: dict[ref[Member], None] | None = None  # the shared ones, and those where somebody has waited; a set is larger
+        self._members: WeakSet[Member] | None = None  # the shared ones, and those where somebody has waited
 
     # Where many threads ask, `aiorate._tree.threads` does these otherwise, and makes one decision at a time.
 
@@ -88,7 +88,7 @@ class Tree:
         """Call a function that changes something, once the present decision is over."""
         (self.post if self.deciding else self.run)(call)
 
-    def after(self, call: Callable[[], object]) -> None:
+    def after(self, call: Callable[[], object], /) -> None:
         """Call a function that may use the limiter, once the present decision is over."""
         call()
 
@@ -141,17 +141,16 @@ class Tree:
         """The loop is no longer used: its requests are gone, and fail if their loop can still wake them."""
         self.epoch += 1
         self.resuming = 0
-        for each in list(self._members or ()):
-            if (member := each()) is not None:
-                member.disband(forked)
+        for member in list(self._members or ()):
+            member.disband(forked)
         if not forked:
             call_back(partial(self._set, None), "as its event loop was left")
 
     def add(self, member: Member) -> None:
         """Others share that limit, or somebody waits there for the first time."""
         if self._members is None:
-            self._members = {}
-        self._members[ref(member, self._members.pop)] = None
+            self._members = WeakSet()
+        self._members.add(member)
 
     # When to look.
 
