@@ -100,12 +100,12 @@ class Limiter(Base):
         ticket = node.ask(permits, most_ns)
         if isinstance(ticket, tuple):
             return 0.0
-        loop, waker, decided = tree.loop, node.waker or tree.loop, ticket.done()
+        waker, decided = node.waker or tree.loop, ticket.done()
         # As Limit.acquire(), without another coroutine.
         try:
             while not ticket.done():
                 await waker.wait(ticket)  # type: ignore[union-attr]  # somebody waits
-            if (decided or tree.resuming > 1) and loop is not None and loop.starved():
+            if (decided or tree.resuming > 1) and (loop := tree.starved()) is not None:
                 await loop.turn()
         except BaseException:
             node.give_up(ticket)

@@ -256,7 +256,7 @@ class Talk(Provider):
         if loop is None or loop.closed or node.closed or (self._timer is not None and self._timer_at <= at):
             return
         self._no_timer()
-        self._timer, self._timer_at = loop.call_at(at, self._on_timer), at
+        self._timer, self._timer_at = node.tree.call_at(at, self._on_timer), at
 
     def _no_timer(self) -> None:
         if self._timer is not None:

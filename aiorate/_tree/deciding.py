@@ -43,15 +43,16 @@ class Decisions:
     def __init__(self) -> None:
         self.tidy: Callable[[], object] = int  # called as each decision begins; with requests that wait, each second at least
         self.check: LoopCheck = LoopCheck()  # shuts all meters during a decision: a grab takes no lock, and would be lost
+        self.after: deque[Callable[[], object]] = deque()  # calls for the end of the decision: they may use limiters
         self.begin_again()
 
     def begin_again(self) -> None:
         """In no decision and without a thread, as in a child process after a fork."""
+        self.after.clear()
         self.check.try_until = FAR
         self.lock: Any = threading.RLock()  # which knows its owner: a finalizer may ask at any step of its thread
         self.main: int | None = threading.main_thread().ident
         self.soon: deque[Callable[[], object]] = deque()  # calls that the next decision begins with, whosever it is
-        self.after: deque[Callable[[], object]] = deque()  # calls for the end of the decision: they may use limiters
         self.waiting: dict[Any, dict[Any, None]] = {}  # requests whose owners have not gone on, by loops; changed in decisions
         self._alarms = Alarms()
         self._bell = threading.Lock()  # released, it wakes the thread; unlike a condition's, that may interrupt itself

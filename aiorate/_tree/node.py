@@ -161,11 +161,9 @@ class Node(Supply):
     def _decide(self, now: int) -> None:
         """Grant the first, or have it stand above, until the first has to wait."""
         line, tree, above, permitted, watched = self.line, self.tree, self.above, self.permitted, self.watch
-        loop = tree.loop
-        assert loop is not None
         earliest, reading, served = now - self.catch_up, now + self.offset, now
         # A loop that stands still, and has yet to resume its tasks, must not hold up the other loops.
-        most = loop.most + (tree.resuming if tree.threads else 0)
+        most = tree.most + (tree.resuming if tree.threads else 0)
         taken: Taken = ()
         while True:
             first = line.first()

@@ -189,10 +189,10 @@ class Supply(Timeline):
         if (check is None or (not tree.threads and (now + self.offset >= check.until or check.thread != get_ident()))) and not seen:
             loop = self.here()
             now = self.now()
-            if loop is not None and loop.steady and not tree.threads:
+            if loop is not None and tree.steady and not tree.threads:
                 loop.check.try_until, loop.check.thread = now + self.offset + LOOP_CHECK_NS, get_ident()
             if loop is not None and loop.monotonic:
-                loop.starved()  # so that meters are open for as long as that is known
+                tree.starved()  # so that meters are open for as long as that is known
         if self.is_held:
             self.here()  # a line of another loop, or of the process before a fork, does not count
             if self.is_held:
@@ -271,7 +271,7 @@ class Supply(Timeline):
         meter.until = 0
         if self.permitted is not self.scheduler and self.held_at is None and self.permitted.ended(self.now()):  # type: ignore[attr-defined]
             self.permitted = self.scheduler  # what servers said is over
-        if loop is None or not loop.steady or self.closed or self.permitted is not self.scheduler:
+        if loop is None or not self.tree.steady or self.closed or self.permitted is not self.scheduler:
             return
         if self.held_at is not None or self.line.is_waited_in or (self.above is not None and meter.above is None):
             return

@@ -17,7 +17,7 @@ from weakref import WeakSet
 from aiorate._loops.loop import Loop, OutcomeTicket, call_back
 from aiorate._loops.table import loop_here, running_loop, starved_here
 from aiorate._meter import COMPILED
-from aiorate._tree.deciding import LINGER_NS, decisions
+from aiorate._tree.deciding import decisions
 from aiorate._tree.limit import Limit
 from aiorate._tree.node import undo
 from aiorate._tree.tree import Tree
@@ -130,32 +130,19 @@ class _Threads(Loop):
     __slots__ = ()
     closed = False  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
-    def __init__(self, clock: Clock | None, precise: bool) -> None:
-        super().__init__(None, monotonic_ns, clock)
+    def __init__(self) -> None:
+        super().__init__(None, monotonic_ns)
         self.check = decisions.check
         # Several threads call, so a grab must be one step.
-        self.steady = clock is None and COMPILED and getattr(sys, "_is_gil_enabled", lambda: True)()
-        if precise:
-            self.grain = 0
+        self.steady = COMPILED and getattr(sys, "_is_gil_enabled", lambda: True)()
 
-    def post(self, callback: Callable[[], object]) -> None:
-        decisions.post(callback)
+    post = staticmethod(decisions.post)
 
-    def call_at(self, reading: int, callback: Callable[[], object]) -> Handle:
-        return super().call_at(reading, partial(decisions.run, callback) if self.manual else callback)
+    def call_after(self, ns: int, callback: Callable[[], object], precise: bool) -> Handle:
+        return decisions.call_at(monotonic_ns() + ns, callback)
 
-    def _call_after(self, ns: int, callback: Callable[[], object]) -> Handle:
-        # Nobody knows what a clock of users does meanwhile.
-        return decisions.call_at(monotonic_ns() + (ns if self.monotonic else min(ns, LINGER_NS)), callback)
-
-    def starved(self) -> bool:
-        """By real time: how long other tasks are kept waiting does not depend on virtual time."""
-        return not self.manual and starved_here()
-
-    def turn(self) -> Awaitable[object]:
-        loop = loop_here()
-        assert loop is not None  # the one that is starved
-        return loop.turn()
+    def starved(self) -> OneLoop | None:
+        return starved_here()
 
     def wait(self, ticket: ThreadTicket, /) -> Awaitable[object]:
         assert ticket.loop is not None  # or nobody could await what it returns
@@ -170,21 +157,18 @@ class ThreadTree(Tree):
 
     def __init__(self, clock: Clock | None = None, precise: bool = False) -> None:
         super().__init__(clock, precise)
-        self._use(_Threads(clock, precise))
+        self._use(_Threads())
         _trees.add(self)
 
     def run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         return decisions.run(call, *args, **options)
 
-    def post(self, call: Callable[[], object]) -> None:
-        decisions.post(call)
+    post = staticmethod(decisions.post)
+    after = staticmethod(decisions.after.append)
 
     @property
     def deciding(self) -> bool:
         return decisions.deciding
-
-    def after(self, call: Callable[[], object]) -> None:
-        decisions.after.append(call)
 
     def here(self) -> Loop | None:
         return self.loop
@@ -205,7 +189,7 @@ class ThreadLimit(Limit):
         if loop is None:  # a coroutine that is driven by hand: it must not wait
             return decisions.run(self.decide, permits, most_ns, since)
         with ThreadTicket(self, permits, loop, loop.signal()) as ticket:
-            if self.tree.loop is not None and self.tree.loop.manual:
+            if self.tree.manual:
                 decisions.run(ticket.ask, most_ns, since)
             else:
                 decisions.post(partial(ticket.ask, most_ns, since))
@@ -216,11 +200,8 @@ class ThreadLimit(Limit):
 
     def _went_on(self, ticket: Ticket, taken: Taken, waited: int) -> None:
         ticket.left = True  # at once: from now on its loop may end
-        decisions.soon.append(partial(self._gone, ticket, taken, waited))  # type: ignore[arg-type]
-
-    def _gone(self, ticket: ThreadTicket, taken: Taken, waited: int) -> None:
-        if _remove(ticket):
-            super()._went_on(ticket, taken, waited)
+        note = partial(super()._went_on, ticket, taken, waited)
+        decisions.soon.append(lambda: _remove(ticket) and note())  # type: ignore[arg-type]  # as above
 
     def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, int, Taken]:
         if running_loop() is not None:
@@ -250,7 +231,7 @@ def _after_fork_in_child() -> None:
     decisions.begin_again()
     for tree in list(_trees):
         tree.disband(forked=True)
-        tree._use(_Threads(tree.clock, tree.precise))
+        tree._use(_Threads())
 
 
 with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork

@@ -76,7 +76,7 @@ def test_a_broken_clock_fails_the_waiter_not_the_thread(caplog: pytest.LogCaptur
             return monotonic_ns()
 
     clock = Broken()
-    limiter, other = made("1/h", clock=clock), made("100/s")
+    limiter, other = made("1/2s", clock=clock), made("100/s")
     waiter = in_thread(limiter.acquire_blocking)
     waiting(limiter, 1)
     with caplog.at_level(logging.CRITICAL, "aiorate"):
