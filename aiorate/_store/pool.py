@@ -68,7 +68,6 @@ class Pool(Scheduler):
         self.asks_below: int = -1  # slots are wanted once a grant leaves so few; -1: once a request is refused
         self.answer_ns: int = 1  # how long an answer takes, smoothed; 1: not measured yet; 0: it comes at once
         self.patient: bool = False  # whether the first in line keeps its slots while a limit above is asked
-        self.outage: str = ""  # the policy in force while the store does not answer
         self.alone: range = range(0)  # instants of the latest outage, whose grants no store has heard of
 
     def need(self, permits: Permits) -> tuple[int, ...]:
@@ -315,7 +314,7 @@ class Pool(Scheduler):
     def _standings(self, now: int) -> list[Standing]:
         """What is left: the slots in hand that are due, and those that the store had free when it answered last."""
         due = max(sum([run.by(now) for run in self.runs]) - self._lapsed(self.need(1), now), 0) if self.unit else 0
-        return [part.standing(now, due) for part in self.parts]
+        return [part._standings(now, due)[0] for part in self.parts]
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """Of all processes together: b + R (W + late) of each rate, or n for each window of the calendar that one may touch.
@@ -331,7 +330,7 @@ class Pool(Scheduler):
         return most + (largest if largest > 1 else 0)
 
     def _rested(self, now: int) -> bool:
-        return not self.asked and not self.outage and not self.usable(1, now) and not any(self.corrections)
+        return not self.asked and not self.usable(1, now)
 
     def __repr__(self) -> str:
         return f"Pool({', '.join(map(repr, self.parts))}, in_hand={self.count})"

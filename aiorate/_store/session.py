@@ -16,7 +16,7 @@ from aiorate._schedulers.amounts import count_of
 from aiorate._store.client import client_of
 from aiorate._store.script import FORM, MOST_RUNS, Refusal, pack, read_answer
 from aiorate._store.slots import US
-from aiorate._store.talk import FLUSH_NS, Sent, Talk
+from aiorate._store.talk import FLUSH_NS, Talk
 from aiorate._store.twin import Local
 from aiorate._tree.refusals import too_long
 
@@ -52,7 +52,6 @@ class StoreSession(Talk):
     def __init__(self, node: Limit, pool: Pool, terms: Terms) -> None:
         self.client: StoreClient | None = None  # None: nothing was asked yet in this event loop
         self._terms, self._key = terms, f"{KEY}{node.name}"
-        self._sent: Sent | None = None
         self._told: str = ""  # the value of the key when the store last answered, ...
         self._told_at: int = 0  # ... and the reading then
         # What the store's clock is ahead of readings: at first the machine's, as good a guess as any.
@@ -60,6 +59,7 @@ class StoreSession(Talk):
         self._came: int = 0  # how many slots came last
         self._lost: tuple[int, Unreachable] | None = None  # the reading at the first unanswered call, and what failed last
         self._degraded: bool = False  # whether that has lasted for longer than the grace
+        self._in_force: str = ""  # the policy that decides now
         self._local: Local | None = None  # the store meanwhile, with the policies "local" and "open"
         self._asked_at: int = 0  # the reading when the client was last told to ask
         self._asked: list[Ticket] = []  # the requests of the question under way, if they ask once
@@ -70,7 +70,7 @@ class StoreSession(Talk):
     def wanted(self, now: int) -> bool:
         """Returns whether to wait for the store, which is asked. Raises EngineUnavailable."""
         pool, node, local = self._pool, self._node, self._local
-        here = pool.outage not in ("", "wait")  # whether the policy answers at once
+        here = self._in_force not in ("", "wait")  # whether the policy answers at once
         asks = (here or not self._enough(now) or bool(self._once(lacking=True))) and self._tell()
         if here and local is not None:
             runs, within = self._wants() if node.held_at is None else ([], -1.0)
@@ -99,11 +99,7 @@ class StoreSession(Talk):
 
     def forked(self) -> None:
         super().forked()
-        self.client = self._sent = None
-
-    @property
-    def busy(self) -> bool:
-        return self._sent is not None or super().busy
+        self.client = None
 
     def _unanswered(self, nothing: bool = False) -> None:
         """The question under way, if any, has no answer."""
@@ -159,11 +155,11 @@ class StoreSession(Talk):
         runs, within = ([], -1.0) if closed or node.held_at is not None else self._wants()
         gone = self._pool.give_up(self._tail, node.now()) if closed else 0
         probes = self._degraded and reading - self._asked_at < _INTEREST_NS
-        if not (super().busy or runs or gone or probes or (node.held_at is not None and node.first() is not None)):
+        if not (self.busy or runs or gone or probes or (node.held_at is not None and node.first() is not None)):
             if not self._degraded:
                 self._lost = None
             elif self._local is None or not self._lease:  # requests wait until it is known whether the store answers
-                self._pool.outage = ""
+                self._in_force = ""
             self._pool.asked = False
             if (first := self._first()) and self._pool.lacks(first, node.now()):
                 node.changed()  # nothing is on its way that would wake it
@@ -228,9 +224,9 @@ class StoreSession(Talk):
             self._degraded = True
             node.tell(Event("degraded", node.name, source=f"{str(failure).rstrip('.')}; on_unavailable={policy!r}"))
         pool.unanswered()  # to hear whether slots are still wanted
-        if pool.outage:
+        if self._in_force:
             return
-        pool.outage = policy
+        self._in_force = policy
         if policy in ("local", "open") and self._local is None:
             self._local = Local(pool.parts, self._terms.share or _OPEN)
             pool.alone = range(node.now(), _OVER)
@@ -245,7 +241,7 @@ class StoreSession(Talk):
         node, pool, local, length = self._node, self._pool, self._local, self._node.read() - self._lost[0]
         if self._degraded:
             node.tell(Event("restored", node.name, seconds=ns_to_seconds(length)))
-        self._lost, self._degraded, self._local, pool.outage = None, False, None, ""
+        self._lost, self._degraded, self._local, self._in_force = None, False, None, ""
         if local is not None:
             pool.clear()
             pool.alone = range(pool.alone.start, node.now() + 1)
@@ -276,7 +272,7 @@ class StoreSession(Talk):
             for part in pool.parts:
                 part.forget()
         wait = node.wait_for(permits, now)
-        lost = not self._open or pool.outage == "wait" or node.held_at is not None or (self._lost is not None and not self._degraded)
+        lost = not self._open or self._in_force == "wait" or node.held_at is not None or (self._lost is not None and not self._degraded)
         most = _ONCE_NS if pool.lacks(permits, now) else self._slack
         if node.line.is_waited_in and not self._once():  # they may wait for the same answer, or for permits
             most = pool.answer_ns
