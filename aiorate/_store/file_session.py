@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from aiorate._errors import EngineUnavailable
 from aiorate._store.slots import MS, US, Run
 from aiorate._store.talk import FLUSH_NS, Talk
-from aiorate._store.twin import Answering, take_now
+from aiorate._store.twin import answer_of, take_now
 
 if TYPE_CHECKING:
     from aiorate._store.file import Record, Value
@@ -76,9 +76,9 @@ class FileSession(Talk):
         sent, question = self._ask_for(runs, within, asked - record.told[1] if record.told else 0.0, int(asked * US), gone)
 
         def decide(kept: Value | None, at: float) -> tuple[Answer, Value | None, float]:
-            found = Answering(at, question, kept, record.told, gone > 0 and kept == self._booked)
-            self._booked = tuple(found.answer.numbers)  # here: another thread may write as soon as this is over
-            return found.answer, self._booked, found.keep
+            answer, rests = answer_of(at, question, kept, record.told, gone > 0 and kept == self._booked)
+            self._booked = tuple(answer.numbers)  # here: another thread may write as soon as this is over
+            return answer, self._booked, rests
 
         try:
             answer = self._record.file.ask(record, asked, decide, patient=not node.line.is_waited_in)
