@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 from copy import deepcopy
-from fractions import Fraction
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from aiorate._errors import kind_of
-from aiorate._rate import Rate, duration_to_ns, exact
+from aiorate._rate import Rate
 from aiorate._schedulers.calendar_window import CalendarWindow
 from aiorate._schedulers.interface import check_permits
 from aiorate._schedulers.token_bucket import TokenBucket
-from aiorate._store.slots import MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,30 +27,6 @@ if TYPE_CHECKING:
 
 
 _CLUSTERS = {"RedisCluster", "ValkeyCluster"}
-_POLICIES = ("raise", "wait", "local", "open")
-
-
-class Terms:
-    """How a limit uses its store. Raises TypeError and ValueError for wrong options."""
-
-    def __init__(
-        self, call: str, kind: str, source: object, name: object, scope: object, policy: str, share: Number | None, **durations: Duration
-    ) -> None:
-        check_source(source, alone=scope == "process")
-        check_name(call, name)
-        self.source, self.kind, self.policy = source, kind, policy
-        self.horizon, self.lease, self.slack, self.grace = [duration_to_ns(each, f"{call}({of})") for of, each in durations.items()]
-        """In ns. See `aiorate.redis.RedisLimiter`."""
-        self.late: int = max(self.slack, self.lease)  # how late a slot may be used that was taken ahead
-        if self.late < MS:
-            raise ValueError(f"{call}(slack={durations['slack']!r}) must be at least 0.001 seconds: event loops are late.")
-        if policy not in _POLICIES:
-            raise ValueError(f"{call}(on_unavailable) must be one of {', '.join(_POLICIES)}, not {policy!r}.")
-        if (policy == "local") is (share is None):
-            raise ValueError(f"{call}(): on_unavailable='local' needs local_share, its part of the rate, and no other policy has it.")
-        self.share: Fraction = Fraction(0) if share is None else Fraction(*exact(share, f"{call}(local_share)"))
-        if share is not None and not 0 < self.share <= 1:
-            raise ValueError(f"{call}(local_share={share!r}) must be more than 0 and at most 1.")
 
 
 def check_source(source: object, alone: bool = False) -> None:

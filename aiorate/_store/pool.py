@@ -48,6 +48,7 @@ class Pool(Scheduler):
         self.calendar: CalendarWindow | None = self.parts[0].calendar  # None: it is paced
         self.max_permits = None if self.calendar is None else self.parts[0].burst
         self.unit: bool = unit
+        self._one: tuple[int, ...] = self.need(1)
         self._late: int = late
         self.rate = max(self.parts, key=lambda part: part.rate.period_ns / part.rate.permits).rate if unit else self.parts[0].rate
         self.runs: list[Run] = []  # in the order in which they fall due; those that lapsed stay until somebody asks
@@ -68,7 +69,6 @@ class Pool(Scheduler):
         self.asks_below: int = -1  # slots are wanted once a grant leaves so few; -1: once a request is refused
         self.answer_ns: int = 1  # how long an answer takes, smoothed; 1: not measured yet; 0: it comes at once
         self.patient: bool = False  # whether the first in line keeps its slots while a limit above is asked
-        self.outage: str = ""  # the policy in force while the store does not answer
         self.alone: range = range(0)  # instants of the latest outage, whose grants no store has heard of
 
     def need(self, permits: Permits) -> tuple[int, ...]:
@@ -151,32 +151,32 @@ class Pool(Scheduler):
     # A request.
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
-        if permits is _ONE and self.unit:  # as most are
-            if not self.runs:
-                self._want(now, self.need(1))  # which may get some
-                if not self.runs:
-                    return self._look_again(now)
-            if self.runs and (run := self.runs[0]).due <= now <= run.due + run.late:
-                at = run.due
-                self._note(now, at, run.late)
-                self._remove(1)
-                self._counted(now)
-                return at
-        need = self.need(permits)
-        if not any(need):
+        need = self._one if permits is _ONE else self.need(permits)
+        if need is not self._one and not any(need):
             return now
-        at, last, count, rest = self._find(need, now)
+        if not self.runs:
+            self._want(now, need)  # which may get some
+            if not self.runs:
+                return self._look_again(now)
+        run = self.runs[0]
+        found: Found = run.due, run, 1, ()
+        if run.due > now or now > run.due + run.late or run.amounts != need:  # as few are
+            found = self._find(need, now)
+        at, last, count, rest = found
         if last is None:
             return self._look_again(now)
         if (place := last.places[last.i > 0]) >= 0:
             self.waits_for = place
         if at <= now:
             if self.calendar is None:  # what comes back of a window goes to the store
-                self._note(now, at if self.unit else min(at, self.runs[0].due), last.late)
+                (instant, before, _), due = self._granted, at if self.unit else min(at, self.runs[0].due)
+                self._granted = now, min(due, before) if instant == now else due, last.late
             self._remove(count)
-            if any(rest):  # for the next request
+            if rest:  # for the next request
                 self.add(Run(rest, 1, last.late, [(at, 1, 0)]))
-            self._counted(now)
+            self.refused = None
+            if self.count <= self.asks_below:
+                self._want(now)
         elif self.answer_ns and (self.unit or self.count <= self.asks_below or self.last_due() <= now + self.answer_ns):
             self._want(now, need)
         return at
@@ -194,11 +194,8 @@ class Pool(Scheduler):
 
     def find(self, need: tuple[int, ...], skip: int = 0) -> Found:
         """The next slots, after ``skip`` others, that have these amounts."""
-        runs = self.runs
-        if not skip and runs and runs[0].amounts == need:  # as most are
-            return runs[0].due, runs[0], 1, ()
         at, count, lacks = 0, 0, need
-        for run in runs:
+        for run in self.runs:
             if skip >= run.n:
                 skip -= run.n
                 continue
@@ -207,7 +204,7 @@ class Pool(Scheduler):
             at, count = max(at, run.at(run.i + skip + these - 1)), count + these
             lacks, skip = tuple([lack - these * of for lack, of in zip(lacks, run.amounts, strict=True)]), 0
             if max(lacks) <= 0:
-                return at, run, count, tuple([-lack for lack in lacks])
+                return at, run, count, tuple([-lack for lack in lacks]) if any(lacks) else ()
         return at, None, 0, ()
 
     def _find(self, need: tuple[int, ...], now: int) -> Found:
@@ -249,11 +246,6 @@ class Pool(Scheduler):
             self.waits_for = dues.index(max(dues))
         return max(at, *dues)
 
-    def _counted(self, now: int) -> None:
-        self.refused = None
-        if self.count <= self.asks_below:
-            self._want(now)
-
     def _lapsed(self, need: tuple[int, ...], now: int) -> int:
         """How many slots, the first in hand, have lapsed for such a request.
 
@@ -267,10 +259,6 @@ class Pool(Scheduler):
             return max(lapsed - need[0] + 1 - self.patient, 0)
         at, last, *_ = self.find(need)
         return 0 if last is None or now <= at + last.late else max(lapsed - self.patient, 0)
-
-    def _note(self, now: int, at: int, late: int) -> None:
-        instant, before, _ = self._granted
-        self._granted = now, min(at, before) if instant == now else at, late
 
     # What comes back, and changes.
 
@@ -315,7 +303,7 @@ class Pool(Scheduler):
     def _standings(self, now: int) -> list[Standing]:
         """What is left: the slots in hand that are due, and those that the store had free when it answered last."""
         due = max(sum([run.by(now) for run in self.runs]) - self._lapsed(self.need(1), now), 0) if self.unit else 0
-        return [part.standing(now, due) for part in self.parts]
+        return [part._standings(now, due)[0] for part in self.parts]
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """Of all processes together: b + R (W + late) of each rate, or n for each window of the calendar that one may touch.
@@ -331,7 +319,7 @@ class Pool(Scheduler):
         return most + (largest if largest > 1 else 0)
 
     def _rested(self, now: int) -> bool:
-        return not self.asked and not self.outage and not self.usable(1, now) and not any(self.corrections)
+        return not self.asked and not self.usable(1, now)
 
     def __repr__(self) -> str:
         return f"Pool({', '.join(map(repr, self.parts))}, in_hand={self.count})"

@@ -221,7 +221,7 @@ if text and not kept then
 end
 local told = ARGV[2] ~= text and read(ARGV[2]) or nil
 local value, states, keep, wait, place, seat, runs = assign(now, w, kept, told, text == ARGV[2])
-if not value then return redis.status_reply(string.format('%.0f; clock', now)) end
+if not value then return redis.status_reply(string.format('aiorate/2 %s %.0f; 0 0 0', ours, now)) end
 for _, state in ipairs(states) do
   for _, number in ipairs(state) do value[#value + 1] = number end
 end
@@ -293,20 +293,11 @@ def read_answer(reply: object, rates: int, windows: int, runs: int) -> Answer:
     """The script's reply, bytes or text, to so many runs. Raises `Unreachable`."""
     with suppress(ValueError):
         value, _, tail = (reply.decode() if isinstance(reply, bytes) else str(reply)).partition("; ")
-        if tail == "clock":
-            return Answer("", _sound([value]), 0.0, 0, 0.0, [])
         form, _, *words = value.split(" ")
-        numbers, (wait, place, seat, *rest), size = _sound(words), _sound(tail.split(" ")), 3 + rates
-        right = form == FORM and len(numbers) == HEAD + OF_RATE * rates + OF_WINDOW * windows and 0 <= place <= rates + windows
-        if right and len(rest) <= size * runs and len(rest) % size == 0:
+        numbers, (wait, place, seat, *rest), size = [*map(float, words)], map(float, tail.split(" ")), 3 + rates
+        whole = len(numbers) == HEAD + OF_RATE * rates + OF_WINDOW * windows
+        right = form == FORM and (whole or len(numbers) == 1) and 0 <= place <= rates + windows
+        if right and len(rest) <= size * runs and len(rest) % size == 0 and sum(map(abs, [*numbers, wait, seat, *rest])) < 1e19:
             found = [(int(rest[i]), int(rest[i + 1]), rest[i + 2 : i + size]) for i in range(0, len(rest), size)]
-            return Answer(value, numbers, wait, int(place), seat, found)
+            return Answer(value if whole else "", numbers, wait, int(place), seat, found)
     raise Unreachable(f"the store gave an answer that the script never gives: {str(reply)[:80]!r}")
-
-
-def _sound(words: Sequence[str]) -> list[float]:
-    """Raises ValueError for what the script never says."""
-    numbers = [*map(float, words)]
-    if not sum(map(abs, numbers)) < 1e19:
-        raise ValueError
-    return numbers

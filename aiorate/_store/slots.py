@@ -56,17 +56,6 @@ class Part(Scheduler):
         windows = (self.used + permits - 1) // self.burst  # that are used up before
         return now if windows < 1 or now >= self.ends else self.ends + (windows - 1) * self.rate.period_ns
 
-    def standing(self, now: int, in_hand: int = 0) -> Standing:
-        """How many permits are free, with those in hand, and when there is one more."""
-        if self.calendar is not None:
-            left, at = (max(self.burst - self.used, 0), self.ends) if now < self.ends else (self.burst, now)
-        else:
-            begin = self.full - self.time_of(self.burst)  # when it would be empty
-            free = max((now - begin + 1) * self.rate.permits // self.rate.period_ns, 0)
-            left = min(free + in_hand, self.burst)
-            at = now if left >= self.burst else begin + self.time_of(free + 1)
-        return self.burst, self.rate, left, at
-
     def take(self, permits: int, now: int, *_: object, **__: object) -> int:
         return now
 
@@ -77,10 +66,18 @@ class Part(Scheduler):
     give_back = charge = set_rate = bound = _nothing
 
     def available(self, now: int) -> int:
-        return self.standing(now)[2]
+        return self._standings(now)[0][2]
 
-    def _standings(self, now: int) -> list[Standing]:
-        return [self.standing(now)]
+    def _standings(self, now: int, in_hand: int = 0) -> list[Standing]:
+        """With permits that are ``in_hand`` and due."""
+        if self.calendar is not None:
+            left, at = (max(self.burst - self.used, 0), self.ends) if now < self.ends else (self.burst, now)
+        else:
+            begin = self.full - self.time_of(self.burst)  # when it would be empty
+            free = max((now - begin + 1) * self.rate.permits // self.rate.period_ns, 0)
+            left = min(free + in_hand, self.burst)
+            at = now if left >= self.burst else begin + self.time_of(free + 1)
+        return [(self.burst, self.rate, left, at)]
 
     def _shift(self, ns: int) -> None:
         self.full -= ns

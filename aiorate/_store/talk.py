@@ -78,6 +78,7 @@ class Talk(Provider):
         pool.clear()
         pool.unanswered()
         pool.corrections, pool.oldest = [0] * len(pool.parts), None
+        self._sent: Sent | None = None  # the question under way
         self._number: int = getrandbits(48) + 1
         self._seat: float = 0.0  # see `Question.seat`
         self._news: list[int] = []  # pauses that the store is yet to hear of: readings at which they end; 0: they are over
@@ -138,8 +139,7 @@ class Talk(Provider):
 
     @property
     def busy(self) -> bool:
-        """Whether the store is yet to hear something."""
-        return bool(self._news) or any(self._pool.corrections)
+        return self._sent is not None or bool(self._news) or any(self._pool.corrections)
 
     def _ask_for(self, runs: Runs, within: float, age: float, unix: int, gone: int = 0) -> tuple[Sent, Question]:
         """What to ask for these requests, and to tell. ``unix``: the time in ns. ``age``: how long ago the store said something, in us.

@@ -77,19 +77,20 @@ class Local:
     __slots__ = ("_value", "parts", "spent")
 
     def __init__(self, parts: Sequence[Part], share: Fraction) -> None:
-        self.parts: tuple[Part, ...] = tuple([_part(part, share) for part in parts])  # windows are paced, too
+        own, of = share.as_integer_ratio()
+        self.parts: tuple[Part, ...] = tuple(
+            [
+                Part(Rate._exactly(rate.permits * own, rate.period_ns * of), max(burst * own // of, 1) if calendar is None else 1)
+                for rate, burst, calendar in parts  # windows are paced, too
+            ]
+        )
         self._value: list[float] | None = None
         self.spent: list[int] = [0] * len(parts)  # of each dimension
 
     def ask(self, question: Question, reading: int) -> Answer:
-        corrected = [row(part, 0 if self._value else part.burst - 1) for part in self.parts]
-        answer, _ = answer_of(reading / 1000, question._replace(pause=-1, took=-1, limits=corrected), self._value, None, False)
+        limits = [row(part, 0 if self._value else part.burst - 1) for part in self.parts]
+        answer, _ = answer_of(reading / 1000, question._replace(pause=-1, took=-1, limits=limits), self._value, None, False)
         self._value = answer.numbers
         for (n, _, _), (_, need) in zip(answer.runs, question.runs, strict=False):
             self.spent = [own + int(n * of) for own, of in zip(self.spent, need, strict=True)]
         return answer
-
-
-def _part(part: Part, share: Fraction) -> Part:
-    rate = Rate._exactly(part.rate.permits * share.numerator, part.rate.period_ns * share.denominator)
-    return Part(rate, 1 if part.calendar is not None else max(part.burst * share.numerator // share.denominator, 1))

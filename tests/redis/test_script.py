@@ -32,7 +32,7 @@ class Twin:
         told = _read(remembered, kind, asked) if remembered != self.text else None
         answer, _ = answer_of(now, asked, kept, told, self.text == remembered)
         if len(answer.numbers) < HEAD:
-            return f"{now:.0f}; clock"
+            return f"{FORM} {kind} {now:.0f}; 0 0 0"
         self.text = f"{FORM} {kind} " + " ".join([f"{each:.17g}" for each in answer.numbers])
         runs = [f" {n:.0f} {place:.0f}" + "".join([f" {us:.3f}" for us in starts]) for n, place, starts in answer.runs]
         return f"{self.text}; {answer.wait:.3f} {answer.place:.0f} {answer.seat:.0f}{''.join(runs)}"
