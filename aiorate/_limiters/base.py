@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Literal, NoReturn
 
     from aiorate._events import Event, Waited
-    from aiorate._feedback import Feedback, Quota
+    from aiorate._feedback import Feedback
     from aiorate._limiters.statistics import Statistics
     from aiorate._rate import Duration, Number, Rate
     from aiorate._schedulers.amounts import Permits
@@ -40,6 +40,8 @@ class Base:
 
     __slots__ = ("__weakref__", "_lowest", "_meter", "_node", "_places")
     _places: tuple[tuple[Limit, Places], ...]  # that a block takes, each with its limit: its own, and shared ones
+    _limit_of: Any = None  # Callable[[Feedback, Quota], tuple[Limit, str | None] | None]
+    """The limit to which a quota of a response applies, and the dimension if it has several. By default, its own, if of requests."""
     _lowest: Limit  # asked on entering, and by those who share it: that of its places, if it has any
 
     def __init__(
@@ -128,10 +130,6 @@ class Base:
         """
         if feedback is not None:
             self._change(self._node.observe, feedback, duration_to_ns(jitter, "observe(jitter)"), self._limit_of)
-
-    def _limit_of(self, feedback: Feedback, quota: Quota) -> tuple[Limit, str | None] | None:
-        """The limit to which a quota of a response applies, and the dimension if it has several; None: to no limit."""
-        return (self._node, None) if quota.unit == "requests" else None
 
     async def aclose(self) -> None:
         """Close it. Callers in the queue get `LimiterClosed`, and no task or timer is left when this returns.
