@@ -310,7 +310,7 @@ class Lease:
             raise RuntimeError("settle(): a lease is settled inside its block. After it the estimate stands: reserve(on_error='refund').")
         self._budget._check_amounts("settle", used)
         self._state = "settled"
-        self._budget._node.tree.change(partial(self._end, used))
+        self._budget._node.tree.change(self._end, used)
 
     def refund(self) -> None:
         """Give everything back, because the call was not made."""

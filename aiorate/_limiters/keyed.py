@@ -122,7 +122,7 @@ class Keyed(Generic[K, V]):
         else:
             member._node.used = uses if self._idle is None else self._now(member._node)
         if not uses % _APART:
-            self._tree.change(partial(self._drop_unused, _APART // 2))
+            self._tree.change(self._drop_unused, _APART // 2)
         return member
 
     def _now(self, node: Limit) -> int:
@@ -333,7 +333,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         if shared is not None and not callable(shared):
             shared = Limiter(strategy_of("KeyedLimiter(shared)", shared), name="shared", on_event=on_event, scope=scope)
             self._own = (shared,)
-        make: Any = factory  # it returns more than other keys have
+        make = cast("Callable[[K], Limiter]", factory)  # it returns more than other keys have
         super().__init__(make, shared=shared, max_keys=max_keys, idle=idle, name=name, on_event=on_event, on_wait=on_wait, scope=scope)
         self._weight = weight
         if weight is not None and shared is None:
