@@ -44,7 +44,6 @@ _logger = getLogger("aiorate")
 
 _UNUSED = 16_384  # uses of others before a key goes: that many keys used in turn are not made again and again
 _APART = 1024  # uses from one look at some keys to the next: in the main thread, a decision of all threads takes 50 us
-_MORE = 2  # keys looked at for each new one, so that they go faster than they come
 
 
 class Keyed(Generic[K, V]):
@@ -249,7 +248,7 @@ class Keyed(Generic[K, V]):
         self._join_watch(key, made)
         if not self._closed:
             self._kept[key] = made
-        self._drop_unused(_MORE)
+        self._drop_unused(1)  # and one more for two uses, so that they go faster than they come
         return made
 
     # Evicting.
