@@ -44,7 +44,6 @@ _logger = getLogger("aiorate")
 
 _UNUSED = 16_384  # uses of others before a key goes: that many keys used in turn are not made again and again
 _APART = 1024  # uses from one look at some keys to the next: in the main thread, a decision of all threads takes 50 us
-_MORE = 2  # keys looked at for each new one, so that they go faster than they come
 
 
 class Keyed(Generic[K, V]):
@@ -122,7 +121,7 @@ class Keyed(Generic[K, V]):
         else:
             member._node.used = uses if self._idle is None else self._now(member._node)
         if not uses % _APART:
-            self._tree.change(partial(self._drop_unused, _APART // 2))
+            self._tree.change(self._drop_unused, _APART // 2)
         return member
 
     def _now(self, node: Limit) -> int:
@@ -249,7 +248,7 @@ class Keyed(Generic[K, V]):
         self._join_watch(key, made)
         if not self._closed:
             self._kept[key] = made
-        self._drop_unused(_MORE)
+        self._drop_unused(1)  # and one more for two uses, so that they go faster than they come
         return made
 
     # Evicting.
@@ -333,7 +332,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         if shared is not None and not callable(shared):
             shared = Limiter(strategy_of("KeyedLimiter(shared)", shared), name="shared", on_event=on_event, scope=scope)
             self._own = (shared,)
-        make: Any = factory  # it returns more than other keys have
+        make = cast("Callable[[K], Limiter]", factory)  # it returns more than other keys have
         super().__init__(make, shared=shared, max_keys=max_keys, idle=idle, name=name, on_event=on_event, on_wait=on_wait, scope=scope)
         self._weight = weight
         if weight is not None and shared is None:

@@ -258,7 +258,8 @@ class Supply(Timeline):
     def skip(self, ns: int) -> None:
         """Count ``ns`` of the schedule that are given up, and tell of them in the loop's next iteration."""
         counters, loop = self.own_counters(), self.tree.loop
-        permits, counters.unused = self.scheduler.rate._permits_and_rest(ns, counters.unused)
+        rate = self.scheduler.rate
+        permits, counters.unused = divmod(ns * rate.permits + counters.unused, rate.period_ns)
         counters.skipped += permits
         if permits and loop is not None:
             from aiorate._events import Event
