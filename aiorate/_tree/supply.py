@@ -87,7 +87,7 @@ class Supply(Timeline):
         self.max_waiting: tuple[int, Sequence[Self]] | None = None
         """The most requests that may wait here and at these other limits."""
         own = scheduler._meter
-        self.meter: Meter = PureMeter(ask=scheduler.take) if own is None else own
+        self.meter: Meter = PureMeter(scheduler.take) if own is None else own
         """The shortest way to a permit that lies ready: open while there is no line, pause, close or quota of a server.
 
         Where permits lie on a straight line here and above, it takes of the limit above too.
@@ -275,7 +275,7 @@ class Supply(Timeline):
             return
         if self.held_at is not None or self.line.is_waited_in or (self.above is not None and meter.above is None):
             return
-        if threads and (self.read is not monotonic_ns or meter.numbers == NO_LINE):
+        if threads and (self.read is not monotonic_ns or meter.numbers[2] == NO_LINE):
             return  # a grab would not be one step
         if not -FAR < self.offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
             return
