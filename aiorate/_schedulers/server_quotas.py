@@ -208,12 +208,9 @@ class ServerQuotas(AllOf):
             buckets[name] = _Remainder(left, size, size - left, told, now, at, in_flight)
         self._permitted = (*self.members, *self._windows, *buckets.values())
 
-    def ended(self, now: int) -> bool:
-        """Whether the strategy can stand alone again. A bucket never ends, because it may be smaller than the strategy."""
-        return not self._buckets and all(now >= window.until for window in self._windows)
-
     def left(self, now: int) -> int | None:
-        """The permits that the server leaves at ``now``; None: nothing that it said still holds."""
+        """The permits that the server leaves at ``now``; None: nothing that it said still holds, and the strategy can stand alone again.
+        A bucket holds for ever, because it may be smaller than the strategy."""
         left = min([quota.available(now) for quota in self._permitted[1:]], default=_PLENTY)
         return None if left == _PLENTY else left
 

@@ -269,7 +269,7 @@ class Supply(Timeline):
         """Open the meter, or shut it if anything forbids it."""
         meter, loop, threads = self.meter, self.tree.loop, self.tree.threads
         meter.until = 0
-        if self.permitted is not self.scheduler and self.held_at is None and self.permitted.ended(self.now()):  # type: ignore[attr-defined]
+        if self.permitted is not self.scheduler and self.held_at is None and self.permitted.left(self.now()) is None:  # type: ignore[attr-defined]
             self.permitted = self.scheduler  # what servers said is over
         if loop is None or not loop.steady or self.closed or self.permitted is not self.scheduler:
             return
