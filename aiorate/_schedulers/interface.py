@@ -194,7 +194,7 @@ class Metered(Scheduler):
     @property
     def _meter(self) -> Meter | None:
         """The line, if it is straight, and no subclass or attribute takes permits in another way."""
-        return self._line if self.take == self._metered_take and self._line.numbers != NO_LINE else None
+        return self._line if self.take == self._metered_take and self._line.numbers[2] != NO_LINE else None
 
     def _heed_grabs(self) -> None:
         """Note the grabs since the last call. All takes before them stand."""

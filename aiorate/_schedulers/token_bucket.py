@@ -30,7 +30,7 @@ _MANY = 64
 _instant = itemgetter(0)
 # A rate; in units, a nanosecond, a permit, the size of the store, its size while overflow returns, and the ratio at which it returns; and
 # the numbers of the meter. Shared by all stores with the same parameters.
-Plan = tuple[Rate, tuple[int, int, int, int, int, int], tuple[int, int, float, int]]
+Plan = tuple[Rate, tuple[int, int, int, int, int, int], tuple[int, int, Any]]
 
 
 @lru_cache(256)
@@ -39,9 +39,8 @@ def plan_of(rate: Rate | str, permits: int, ns: int = 0, ratio: tuple[int, int] 
     rate, (num, den) = Rate.of(rate), ratio
     unit, cost = rate._ticks[0] * den, rate._ticks[1] * den
     full = max(permits * cost, ns * unit)
-    # Less than a nanosecond above full lies within the instant, and cutting it off would be drift.
-    numbers = (unit, cost, full - cost + unit - 1, full - cost) if num == den and cost <= full else NO_LINE
-    return rate, (unit, cost, full, full // den * num, num, den), numbers
+    kept = full - cost if num == den and cost <= full else NO_LINE
+    return rate, (unit, cost, full, full // den * num, num, den), (unit, cost, kept)
 
 
 class Stored(Metered):
