@@ -301,7 +301,6 @@ class Keyed(Generic[K, V]):
                 return False
             if self._watch is not None:
                 self._past.update(member._totals())  # nobody waits
-        node.dismiss()
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
             node.tree.after(partial(emit, Event("evicted", node.name, key=key), self._on_event))
         return True
