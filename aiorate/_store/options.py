@@ -114,6 +114,6 @@ def limit_of(what: str, limit: object, burst: int | None = None) -> Limited:
         try:
             rate = Rate.of(limit)  # type: ignore[arg-type]  # which says what is wrong
         except TypeError:
-            hint = "Of several, a limiter takes a list: ['10/s', '100/min']; and a budget has a dimension for each."
+            hint = "A limiter also takes a CalendarWindow, or a list such as ['10/s', '100/min']; a budget has a dimension for each limit."
             raise TypeError(f"{what} must be a rate or a TokenBucket, not {kind_of(limit)}. {hint}") from None
     return rate, own, None
