@@ -103,7 +103,9 @@ class _Desks(Generic[D]):
         elsewhere, of all other threads; ``available`` is what all processes have."""
         found, total = self._desk().statistics(), self._totals()
         granted = sum([count_of(desk._node.granted - desk._node.counters.given_back) for desk in self._desks])
-        return replace(found, granted=granted, refused=total["refusals", None], waiting=total["waiting", None])
+        counters, names = [desk._node.counters for desk in self._desks], ("cancelled", "refunded", "charged", "skipped")
+        counts: dict[str, Any] = {name: sum([getattr(each, name) for each in counters]) for name in names}
+        return replace(found, granted=granted, refused=total["refusals", None], waiting=total["waiting", None], **counts)
 
     def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
         """Call a function after each wait, with a `Waited`; see `Limiter.watch`. Returns a function that ends the calls."""

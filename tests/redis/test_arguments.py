@@ -79,7 +79,7 @@ def test_a_wrong_kind_is_refused_at_once() -> None:
         with pytest.raises(TypeError):
             print("budget", changes, budget(**changes))
     for limit in LIMITS:
-        with pytest.raises(TypeError, match="TokenBucket.*CalendarWindow"):
+        with pytest.raises(TypeError, match=r"TokenBucket.*CalendarWindow"):
             print(limiter(rate=limit))
         with pytest.raises(TypeError, match=r"RedisBudget\(tokens\)"):
             print(budget(tokens=limit))
