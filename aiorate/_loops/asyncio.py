@@ -56,10 +56,10 @@ class AsyncioLoop(OneLoop):
 
     def call_after(self, ns: int, callback: Callable[[], object], precise: bool) -> Handle:
         if precise and self.monotonic:
-            from aiorate._loops.kernel_timer import KernelTimers
+            with suppress(OSError, AttributeError, ImportError, NotImplementedError):  # the loop's timers will do
+                from aiorate._loops.kernel_timer import KernelTimers
 
-            self._kernel = self._kernel or KernelTimers(self.native)
-            with suppress(*KernelTimers.NONE):  # the loop's timers will do
+                self._kernel = self._kernel or KernelTimers(self.native)
                 return self._kernel.add(monotonic_ns() + ns, callback)
         if self._rounds_up:
             # uvloop rounds timers to the nearest ms, which may be too early, or too soon after the last wake-up.

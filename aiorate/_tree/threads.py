@@ -189,10 +189,8 @@ class ThreadLimit(Limit):
         if loop is None:  # a coroutine that is driven by hand: it must not wait
             return decisions.run(self.decide, permits, most_ns, since)
         with ThreadTicket(self, permits, loop, loop.signal()) as ticket:
-            if self.tree.manual:
-                decisions.run(ticket.ask, most_ns, since)
-            else:
-                decisions.post(partial(ticket.ask, most_ns, since))
+            decide = decisions.run if self.tree.manual else decisions.post
+            decide(partial(ticket.ask, most_ns, since))
             return ticket
 
     def give_up(self, ticket: Ticket) -> None:
