@@ -94,8 +94,8 @@ class StoreClient:
         assert loop is not None  # a task runs
         signal = loop.signal()
         self._decide(self._detach, session, partial(loop.post, partial(loop.wake, signal)))
-        thread = self._thread
         await loop.wait(signal)
+        thread = self._thread  # first: the next one runs
         if thread is not None and not self._runs:
             thread.join()
 
@@ -123,10 +123,11 @@ class StoreClient:
         self._runs, self._native = False, None
         if self._wanting:  # woken meanwhile
             self._start()
-        while self._leaving:
-            tell, _ = self._leaving.popitem()
-            with suppress(RuntimeError, OSError):  # its loop is closed
-                tell()
+        for tell, session in [*self._leaving.items()]:
+            if session not in self._wanting:
+                del self._leaving[tell]
+                with suppress(RuntimeError, OSError):  # its loop is closed
+                    tell()
 
     def _questions(self) -> list[Asked]:
         questions: list[Asked] = []

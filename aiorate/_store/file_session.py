@@ -31,8 +31,6 @@ _HORIZON_NS = 20 * MS
 class FileSession(Talk):
     """Fills the pool of a node from a record. ``lease`` is in ns."""
 
-    state = "shared"  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
-
     def __init__(self, record: Record, node: Limit, pool: Pool, lease: int) -> None:
         self._record = record  # shared in this process: what one user knows restores the others' if the file is lost
         self._booked: Value | None = None  # the record's value when this limit wrote it last

@@ -79,8 +79,8 @@ class StoreSession(Talk):
         # What the store's clock is ahead of readings: at first the machine's, as good a guess as any.
         self._clock: int = 0 if pool.calendar is None else pool.calendar._origin
         self._came: int = 0  # how many slots came last
-        self._lost: tuple[int, Unreachable] | None = None  # the reading at the first unanswered call, and what failed last
-        self._degraded: bool = False  # whether that has lasted for longer than the grace
+        # The reading at the first unanswered call, and what failed last. Once that has lasted for longer than the grace, it is degraded.
+        self._lost: tuple[int, Unreachable] | None = None
         self._in_force: str = ""  # the policy that decides now
         self._local: Local | None = None  # the store meanwhile, with the policies "local" and "open"
         self._asked_at: int = 0  # the reading when the client was last told to ask
@@ -105,10 +105,6 @@ class StoreSession(Talk):
         elif here and self._lost is not None and pool.refused and pool.find(pool.refused)[1] is None:
             raise self._error(f"the store does not answer, and is asked again: {self._lost[1]}", self._lost[1])
         return asks and not here
-
-    @property
-    def state(self) -> str:
-        return "degraded" if self._degraded else "shared"
 
     @property
     def on_demand(self) -> bool:
@@ -176,9 +172,9 @@ class StoreSession(Talk):
             return None
         runs, within = ([], -1.0) if closed or node.held_at is not None else self._wants()
         gone = self._pool.give_up(self._tail, node.now()) if closed else 0
-        probes = self._degraded and reading - self._asked_at < _INTEREST_NS
+        probes = self.state == "degraded" and reading - self._asked_at < _INTEREST_NS
         if not (self.busy or runs or gone or probes or (node.held_at is not None and node.first() is not None)):
-            if not self._degraded:
+            if self.state == "shared":
                 self._lost = None
             elif self._local is None or not self._lease:  # requests wait until it is known whether the store answers
                 self._in_force = ""
@@ -186,8 +182,9 @@ class StoreSession(Talk):
             if (first := self._first()) and self._pool.lacks(first, node.now()):
                 node.changed()  # nothing is on its way that would wake it
             return None
+        age, gone = (reading - self._told_at) / US, 0 if any(self._pool.corrections) else gone
         unix = min(max(self._clock + reading, 3 * self._pool.rate.period_ns), _LATEST_UNIX_NS)
-        self._sent, asked = self._ask_for(runs, within, (reading - self._told_at) / US, unix, 0 if any(self._pool.corrections) else gone)
+        self._sent, asked = self._ask_for(runs, within, age, unix, gone)
         return self._key.encode(), [pack(asked), self._told or f"{FORM} {self._kind}"]  # whatever encoding the client has
 
     # What the client hears.
@@ -238,12 +235,12 @@ class StoreSession(Talk):
     def _go_by_policy(self) -> None:
         assert self._lost is not None  # since the first call without an answer
         node, pool, policy, (since, failure) = self._node, self._pool, self._policy, self._lost
-        if not self._degraded:
+        if self.state == "shared":
             left = since + self._grace - node.read()
             if left > 0:
                 self._later(left)
                 return
-            self._degraded = True
+            self.state = "degraded"
             node.tell(Event("degraded", node.name, source=f"{str(failure).rstrip('.')}; on_unavailable={policy!r}"))
         pool.unanswered()  # to hear whether slots are still wanted
         if self._in_force:
@@ -261,9 +258,9 @@ class StoreSession(Talk):
         if self._lost is None:
             return
         node, pool, local, length = self._node, self._pool, self._local, self._node.read() - self._lost[0]
-        if self._degraded:
+        if self.state == "degraded":
             node.tell(Event("restored", node.name, seconds=ns_to_seconds(length)))
-        self._lost, self._degraded, self._local, self._in_force = None, False, None, ""
+        self._lost, self.state, self._local, self._in_force = None, "shared", None, ""
         if local is not None:
             pool.clear()
             pool.alone = range(pool.alone.start, node.now() + 1)
@@ -294,7 +291,7 @@ class StoreSession(Talk):
             for part in pool.parts:
                 part.forget()
         wait = node.wait_for(permits, now)
-        lost = not self._open or self._in_force == "wait" or node.held_at is not None or (self._lost is not None and not self._degraded)
+        lost = not self._open or self._in_force == "wait" or node.held_at is not None or (self._lost is not None and self.state == "shared")
         most = _ONCE_NS if pool.lacks(permits, now) else self._slack
         if node.line.is_waited_in and not self._once():  # they may wait for the same answer, or for permits
             most = pool.answer_ns
@@ -320,7 +317,7 @@ class StoreSession(Talk):
 
     def _on_timer(self) -> None:
         self._timer = None
-        if self._lost is not None and not self._degraded:
+        if self._lost is not None and self.state == "shared":
             self._go_by_policy()
         pool, node = self._pool, self._node
         waits = node.first() is not None

@@ -61,6 +61,8 @@ class Talk(Provider):
     All processes together aim to book a ``horizon`` ahead. With a ``lease``, slots that nobody asked for yet are taken so far ahead.
     """
 
+    state: str = "shared"  # pyright: ignore[reportIncompatibleMethodOverride]
+
     def __init__(self, node: Limit, pool: Pool, horizon: int, lease: int, slack: int) -> None:
         self._node, self._pool = node, pool
         self._horizon, self._lease, self._slack = max(horizon, lease), lease, slack

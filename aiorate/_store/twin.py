@@ -77,7 +77,6 @@ class Local:
     __slots__ = ("_value", "parts", "spent")
 
     def __init__(self, parts: Sequence[Part], share: Fraction) -> None:
-        own, of = share.as_integer_ratio()
         self.parts: tuple[Part, ...] = tuple([_part(part, *share.as_integer_ratio()) for part in parts])
         self._value: list[float] | None = None
         self.spent: list[int] = [0] * len(parts)  # of each dimension
@@ -92,5 +91,5 @@ class Local:
 
 
 def _part(part: Part, own: int, of: int) -> Part:
-    rate = Rate._exactly(part.rate.permits * own, part.rate.period_ns * of)
-    return Part(rate, 1 if part.calendar is not None else max(part.burst * own // of, 1))  # windows are paced, too
+    """Windows are paced, too."""
+    return Part(Rate._exactly(part.rate.permits * own, part.rate.period_ns * of), part.burst * own // of if part.calendar is None else 1)
