@@ -55,8 +55,7 @@ class _Desks(Generic[D]):
     _may_block = True
 
     def _open(self, desk: Callable[[Scope], D], scope: Scope) -> None:
-        self._make: Callable[[Scope], D] = desk
-        self._first: D = desk(scope)
+        self._make, self._first = desk, desk(scope)
         self._second: dict[None, D] = {}  # empty until needed. setdefault() is one step for all threads
         self._thread: dict[None, int] = {}  # that of the first desk; empty until somebody calls
 
@@ -93,9 +92,9 @@ class _Desks(Generic[D]):
         self._desk()._share(shared)
 
     def _totals(self) -> Counter[tuple[str, str | None]]:
-        total, *others = [desk._totals() for desk in self._desks]
-        for other in others:
-            total.update(other)
+        total = self._first._totals()
+        for other in self._second.values():
+            total.update(other._totals())
         return total
 
     def statistics(self) -> Statistics:
