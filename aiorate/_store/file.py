@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b
+from importlib.util import find_spec
 from struct import Struct, pack, unpack_from
 from threading import Lock
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 from zlib import crc32
 
@@ -26,7 +27,7 @@ from aiorate._errors import EngineUnavailable
 from aiorate._rate import NS_PER_SECOND
 from aiorate._store.script import HEAD, OF_RATE, OF_WINDOW
 
-with suppress(ImportError):  # Windows has none
+if TYPE_CHECKING or find_spec("fcntl"):  # not on Windows
     from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 
 

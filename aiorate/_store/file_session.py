@@ -124,8 +124,7 @@ class FileSession(Talk):
         if not waits and not self._lease:
             self._give_back()
         if self.busy or (waits and node.paused):
-            self._tell()
-            node.changed()
+            self.look()
         self._tidy_later()
 
     def _tidy_later(self) -> None:
