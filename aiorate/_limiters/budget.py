@@ -11,7 +11,7 @@ from logging import getLogger
 from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, TypeVar
 
-from aiorate._errors import called, check_count, kind_of, no_copy
+from aiorate._errors import called, check_count, kind_of
 from aiorate._events import Event
 from aiorate._limiters.base import Base, finish, strategy_of
 from aiorate._limiters.keyed import Keyed
@@ -24,7 +24,7 @@ from aiorate._tree.node import undo
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Mapping
     from types import TracebackType
-    from typing import Any, Literal, NoReturn
+    from typing import Any, Literal
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback, Quota
@@ -292,9 +292,9 @@ class Lease:
         """The same for ``with``, in any thread."""
         if self._state == "reserved":
             self._state = "over"
-            refunded = error is not None and self._on_error == "refund"
-            # Posted, because a finalizer may leave, and must not wait.
-            self._budget._node.tree.post(partial(self._end, dict.fromkeys(self._amounts.names, 0) if refunded else {}))
+            if error is not None and self._on_error == "refund":
+                # Posted, because a finalizer may leave, and must not wait.
+                self._budget._node.tree.post(partial(self._end, dict.fromkeys(self._amounts.names, 0)))
 
     def settle(self, **used: int) -> None:
         """Say what was really used. Less is given back, and more is charged. Dimensions you leave out stay as reserved.
@@ -317,22 +317,18 @@ class Lease:
         self.settle(**dict.fromkeys(self._amounts.names, 0))
 
     def _end(self, used: dict[str, int]) -> None:
-        """Hold nothing from now on, and correct what was taken by what was ``used``. In a decision."""
+        """Correct what was taken by what was ``used``, once. In a decision."""
         taken, self._taken = self._taken, ()  # first: interrupted in the middle, or by another thread, it must not be made twice
-        if taken and used:
+        if taken:
             more = tuple([used.get(place, amount) - amount for place, amount in self.amounts.items()])
             _correct(self._budget._node, Amounts(self._amounts.names, more), taken)
 
     def __del__(self) -> None:
         if self._state == "not entered":
             _logger.warning("%r was never entered: write `async with budget.reserve(...) as lease:` around the call.", self)
-        self.__exit__()  # entered by hand and never left
 
     def __repr__(self) -> str:
         return f"<Lease {self._amounts!r}, {self._state}>"
-
-    def __reduce__(self) -> NoReturn:
-        no_copy(self)
 
 
 class KeyedBudget(Keyed[K, Budget]):
