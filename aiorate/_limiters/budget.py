@@ -16,7 +16,7 @@ from aiorate._events import Event
 from aiorate._limiters.base import Base, finish, strategy_of
 from aiorate._limiters.keyed import Keyed
 from aiorate._limiters.limiter import Limiter
-from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
+from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._tree.node import undo
@@ -153,7 +153,7 @@ class Budget(Base):
         """
         if on_error is not None:
             check_on_error("reserve(on_error)", on_error)
-        most_ns = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)", NO_BOUND)
+        most_ns = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)")
         asked = self._asked("reserve", amounts)
         for place, amount in amounts.items():
             if asked[place] < amount and place not in self._told:

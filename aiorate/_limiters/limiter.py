@@ -12,7 +12,7 @@ from weakref import ref
 from aiorate._errors import check_count
 from aiorate._limiters.base import Base, finish
 from aiorate._loops.table import running_task, starved_here
-from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
+from aiorate._rate import NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_ns, check_permits
 from aiorate._schedulers.places import Places, Visit
 from aiorate._tree.refusals import no_lease
@@ -89,7 +89,7 @@ class Limiter(Base):
             LimiterClosed: The limiter was closed.
             ValueError: The limiter can never grant that many permits at once.
         """
-        most_ns = None if max_wait is None else duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
+        most_ns = None if max_wait is None else duration_to_ns(max_wait, "acquire(max_wait)")
         if permits is not _ONE:
             self._check("acquire()", permits)
         elif self._meter.grab():
@@ -142,7 +142,7 @@ class Limiter(Base):
         """
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
-        most_ns = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
+        most_ns = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)")
         return self._node.wait_blocking(permits, most_ns)[0] / NS_PER_SECOND
 
     async def __aenter__(self) -> float:
