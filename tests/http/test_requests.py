@@ -43,7 +43,10 @@ def test_wrong_arguments_are_refused_at_once() -> None:
             for option in ({"cost": len}, {"max_wait": 1}, {"feedback": False})
         ),
         *(([Limiter("1/s")], {"max_wait": wait}, ValueError, r"\(max_wait=.*0 seconds or more") for wait in (-1, timedelta(-1))),
-        *(([Limiter("1/s")], {"max_wait": wait}, ValueError, "max_wait=") for wait in (float("inf"), float("nan"), 10**400, Decimal("sNaN"))),
+        *(
+            ([Limiter("1/s")], {"max_wait": wait}, ValueError, "max_wait=")
+            for wait in (float("inf"), float("nan"), 10**400, Decimal("sNaN"))
+        ),
         *(([Limiter("1/s")], {"max_wait": wait}, TypeError, "a number of seconds") for wait in (True, "1")),
     ]
     for limit in WAYS:
