@@ -16,7 +16,7 @@ from aiorate._events import Event
 from aiorate._limiters.base import Base, finish, strategy_of
 from aiorate._limiters.keyed import Keyed
 from aiorate._limiters.limiter import Limiter
-from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
+from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._tree.node import undo
@@ -153,7 +153,7 @@ class Budget(Base):
         """
         if on_error is not None:
             check_on_error("reserve(on_error)", on_error)
-        most_ns = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)", NO_BOUND)
+        most_ns = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)")
         asked = self._asked("reserve", amounts)
         for place, amount in amounts.items():
             if asked[place] < amount and place not in self._told:
@@ -292,9 +292,9 @@ class Lease:
         """The same for ``with``, in any thread."""
         if self._state == "reserved":
             self._state = "over"
-            refunded = error is not None and self._on_error == "refund"
-            # Posted, because a finalizer may leave, and must not wait.
-            self._budget._node.tree.post(partial(self._end, dict.fromkeys(self._amounts.names, 0) if refunded else {}))
+            if error is not None and self._on_error == "refund":
+                # Posted, because a finalizer may leave, and must not wait.
+                self._budget._node.tree.post(partial(self._end, dict.fromkeys(self._amounts.names, 0)))
 
     def settle(self, **used: int) -> None:
         """Say what was really used. Less is given back, and more is charged. Dimensions you leave out stay as reserved.
@@ -317,16 +317,15 @@ class Lease:
         self.settle(**dict.fromkeys(self._amounts.names, 0))
 
     def _end(self, used: dict[str, int]) -> None:
-        """Hold nothing from now on, and correct what was taken by what was ``used``. In a decision."""
+        """Correct what was taken by what was ``used``, once. In a decision."""
         taken, self._taken = self._taken, ()  # first: interrupted in the middle, or by another thread, it must not be made twice
-        if taken and used:
+        if taken:
             more = tuple([used.get(place, amount) - amount for place, amount in self.amounts.items()])
             _correct(self._budget._node, Amounts(self._amounts.names, more), taken)
 
     def __del__(self) -> None:
         if self._state == "not entered":
             _logger.warning("%r was never entered: write `async with budget.reserve(...) as lease:` around the call.", self)
-        self.__exit__()  # entered by hand and never left
 
     def __repr__(self) -> str:
         return f"<Lease {self._amounts!r}, {self._state}>"

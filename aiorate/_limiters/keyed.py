@@ -77,7 +77,7 @@ class Keyed(Generic[K, V]):
             raise TypeError(f"{own}(factory) must be a function of the key that returns {self._WANTED}, not {kind_of(factory)}.")
         self._limit, tree = kinds_of(own, scope)
         check_count(f"{own}(max_keys)", max_keys, least=1)
-        self._idle = None if idle is None else duration_to_ns(idle, f"{own}(idle)", "None (keys are kept)")
+        self._idle = None if idle is None else duration_to_ns(idle, f"{own}(idle)")
         check_options(own, None, None, name, on_event, on_wait)
         self.name = name
         self.scope = scope

@@ -12,7 +12,7 @@ from weakref import ref
 from aiorate._errors import check_count
 from aiorate._limiters.base import Base, finish
 from aiorate._loops.table import running_task, starved_here
-from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
+from aiorate._rate import NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_ns, check_permits
 from aiorate._schedulers.places import Places, Visit
 from aiorate._tree.refusals import no_lease
@@ -89,7 +89,7 @@ class Limiter(Base):
             LimiterClosed: The limiter was closed.
             ValueError: The limiter can never grant that many permits at once.
         """
-        most_ns = None if max_wait is None else duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
+        most_ns = None if max_wait is None else duration_to_ns(max_wait, "acquire(max_wait)")
         if permits is not _ONE:
             self._check("acquire()", permits)
         elif self._meter.grab():
@@ -142,7 +142,7 @@ class Limiter(Base):
         """
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
-        most_ns = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
+        most_ns = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)")
         return self._node.wait_blocking(permits, most_ns)[0] / NS_PER_SECOND
 
     async def __aenter__(self) -> float:
@@ -197,7 +197,7 @@ class Limiter(Base):
         Works on coroutine functions and async generator functions, and keeps their signature and types. With ``scope="process"``, plain
         functions and generator functions work too: they block.
         """
-        return limited(self, function, self._may_block)
+        return limited(self, function)
 
     def slots(self) -> AsyncGenerator[Slot, None]:
         """Yield one `Slot` after the other at the limiter's rate, for work that should start on schedule.
@@ -355,14 +355,11 @@ class Weighted:
 
     def __call__(self, function: F) -> F:
         """Decorate a function, as `Limiter.__call__` does: each call acquires the permits first."""
-        return limited(self, function, self._limiter._may_block)
+        return limited(self, function)
 
 
-def limited(block: Limiter | Weighted, function: F, may_block: bool) -> F:
-    """The function, with each call inside the block; of a generator, all of its steps. A plain function blocks.
-
-    Raises RuntimeError for a plain function if synchronous code may not wait, and TypeError unless it is a function.
-    """
+def limited(block: Limiter | Weighted, function: F) -> F:
+    """The function, with each call inside the block; of a generator, all of its steps. A plain function blocks, or raises RuntimeError."""
     if inspect.isasyncgenfunction(function):
 
         @wraps(function)
@@ -390,8 +387,6 @@ def limited(block: Limiter | Weighted, function: F, may_block: bool) -> F:
         return cast("F", wait)
     if not callable(function) or isinstance(function, (type, staticmethod)):
         raise TypeError(f"@limiter decorates functions, not {function!r:.80}: put it right above `async def` or `def`.")
-    if not may_block:
-        raise RuntimeError(f"@limiter: {function!r:.80} would block. Write `async def`, or create the limiter with scope='process'.")
     if inspect.isgeneratorfunction(function):
 
         def call(*args: Any, **kwargs: Any) -> Any:
