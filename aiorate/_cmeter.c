@@ -94,12 +94,10 @@ static int grab_from(Meter *self, bool trying) {
     if (PyCFunction_CheckExact(self->read) && PyCFunction_GET_FUNCTION(self->read) == monotonic_ns) {
         now = PyTime_MonotonicRaw(&clock) == 0 ? (wide)clock : LLONG_MAX;
     } else {
-        PyObject *read = Py_NewRef(self->read), *answer = PyObject_CallNoArgs(read), *instant = answer ? PyNumber_Index(answer) : NULL;
+        PyObject *read = Py_NewRef(self->read), *answer = PyObject_CallNoArgs(read);
+        bool fits = answer && to_wide(answer, &now, 125);
         Py_DECREF(read); Py_XDECREF(answer);
-        if (!instant) return -1;
-        bool fits = to_wide(instant, &now, 125);
-        Py_DECREF(instant);
-        if (!fits) return 0;
+        if (!fits) return answer ? 0 : -1;
     }
     if (now >= checked || !take_one(self, now - self->offset, until, above != NULL)) return 0;
     if (!above) return 1;

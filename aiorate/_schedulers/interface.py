@@ -183,7 +183,6 @@ class Metered(Scheduler):
     """
 
     __slots__ = ("_latest", "_line", "rate")
-    rate: Rate
     _line: Meter
     """The next permit. A grab does what ``take(1, now)`` does, or nothing."""
     _latest: Any
