@@ -183,12 +183,6 @@ def test_a_pickle_names_no_compiled_module(compiled: type[PureMeter]) -> None:
     assert (PureMeter, 7) == (type(loaded), loaded.due)
 
 
-def test_wrong_arguments_are_errors(kind: type[PureMeter]) -> None:
-    meter = opened(kind)
-    with pytest.raises(TypeError):
-        meter.grab(1, 2)  # type: ignore[call-arg]
-
-
 def test_numbers_other_than_a_tuple_of_three_are_refused(compiled: type[PureMeter]) -> None:
     """Subclasses too: one may say that it is longer or shorter than it is."""
 
