@@ -1,4 +1,5 @@
-/* The compiled meter: does what PureMeter in _meter.py does, several times faster. Optional.
+/* The compiled meter: does what PureMeter in _meter.py does, several times faster. Optional: it needs a compiler with
+   128-bit integers.
 
    _meter.py says what the attributes mean, and its methods have functions of the same names here; take_one() is the second half of its
    grab(). A number that is too large stays a Python object, and no grab succeeds: the scheduler then takes the permit in Python. With
@@ -7,9 +8,6 @@
 #include <Python.h>
 #include <stdbool.h>
 #include <structmember.h>
-#ifndef __SIZEOF_INT128__
-#error "aiorate._cmeter needs a compiler with 128-bit integers, such as gcc or clang. Without this module, aiorate uses PureMeter."
-#endif
 #if PY_VERSION_HEX < 0x030D0000 /* the names of 3.13 */
 typedef _PyTime_t PyTime_t;
 #define PyTime_MonotonicRaw(now) (*(now) = _PyTime_GetMonotonicClock(), 0)
@@ -94,12 +92,10 @@ static int grab_from(Meter *self, bool trying) {
     if (PyCFunction_CheckExact(self->read) && PyCFunction_GET_FUNCTION(self->read) == monotonic_ns) {
         now = PyTime_MonotonicRaw(&clock) == 0 ? (wide)clock : LLONG_MAX;
     } else {
-        PyObject *read = Py_NewRef(self->read), *answer = PyObject_CallNoArgs(read), *instant = answer ? PyNumber_Index(answer) : NULL;
+        PyObject *read = Py_NewRef(self->read), *answer = PyObject_CallNoArgs(read);
+        bool fits = answer && to_wide(answer, &now, 125);
         Py_DECREF(read); Py_XDECREF(answer);
-        if (!instant) return -1;
-        bool fits = to_wide(instant, &now, 125);
-        Py_DECREF(instant);
-        if (!fits) return 0;
+        if (!fits) return answer ? 0 : -1;
     }
     if (now >= checked || !take_one(self, now - self->offset, until, above != NULL)) return 0;
     if (!above) return 1;
@@ -110,7 +106,6 @@ static int grab_from(Meter *self, bool trying) {
 }
 
 static PyObject *grab(Meter *self, PyObject *const *args, Py_ssize_t count) {
-    if (count > 1) return PyErr_Format(PyExc_TypeError, "grab() takes at most one argument, trying; %zd were given.", count);
     int trying = count ? PyObject_IsTrue(args[0]) : false, taken = trying < 0 ? -1 : grab_from(self, trying);
     return taken < 0 ? NULL : PyBool_FromLong(taken);
 }

@@ -11,15 +11,15 @@ The meter that is compiled from ``_cmeter.c`` does the same, several times faste
 from __future__ import annotations
 
 import copyreg
+from contextlib import suppress
 from math import inf
 from os import environ
 from threading import get_ident
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias
 
     Take = Callable[[int, int, int | None], int]
 
@@ -109,19 +109,12 @@ class PureMeter:
         return True
 
 
-COMPILED: bool = False  # whether `Meter` is the compiled one
-if TYPE_CHECKING:
-    Meter: TypeAlias = PureMeter
-    LoopCheck: TypeAlias = PureLoopCheck
-elif environ.get("AIORATE_PURE"):
-    Meter, LoopCheck = PureMeter, PureLoopCheck
-else:
-    try:
-        from aiorate._cmeter import LoopCheck, Meter
-
-        COMPILED = True
-    except ImportError:
-        Meter, LoopCheck = PureMeter, PureLoopCheck
+Meter: TypeAlias = PureMeter
+LoopCheck: TypeAlias = PureLoopCheck
+if not TYPE_CHECKING and not environ.get("AIORATE_PURE"):
+    with suppress(ImportError):
+        from aiorate._cmeter import LoopCheck, Meter  # noqa: F401  # for those who import it from here
+COMPILED: bool = Meter is not PureMeter  # whether `Meter` is the compiled one
 
 
 def reduced(meter: Meter) -> Any:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aiorate._schedulers.all_of import AllOf
-from aiorate._schedulers.server_quotas import heeding
+from aiorate._schedulers.server_quotas import ServerQuotas, quotas_of
 
 if TYPE_CHECKING:
-    from aiorate._feedback import Quota
     from aiorate._schedulers.amounts import Amounts
     from aiorate._schedulers.interface import Scheduler
 
@@ -65,8 +64,9 @@ class Dimensions(AllOf):
         super()._shift(ns)
         self._waited = 0, None  # who waits for the end of a pause does not wait for what was granted at the same instant
 
-    def cap(self, name: str, quota: Quota, paused: bool, now: int, held_for: int, in_flight: int) -> None:
-        """As `ServerQuotas.heed`, for that dimension."""
-        permitted, place = list(self._permitted), self.names.index(name)
-        permitted[place] = heeding(permitted[place], quota, paused, now, held_for, in_flight)
-        self._permitted = tuple(permitted)
+    def quotas_of(self, name: str) -> ServerQuotas:
+        """What servers say of that dimension, which is heeded from now on."""
+        place = self.names.index(name)
+        quotas = quotas_of(self._permitted[place])
+        self._permitted = (*self._permitted[:place], quotas, *self._permitted[place + 1 :])
+        return quotas

@@ -237,8 +237,6 @@ class ServerQuotas(AllOf):
         return [(size, rate, left, max(at, more)) if left <= own else (size, rate, own, more) for size, rate, own, more in standings]
 
 
-def heeding(asked: Scheduler, quota: Quota, paused: bool, now: int, held_for: int, in_flight: int) -> Scheduler:
-    """What to ask for permits from now on, instead of ``asked``: a strategy, or what servers said of it; see `ServerQuotas.heed`."""
-    told = asked if isinstance(asked, ServerQuotas) else ServerQuotas(asked)
-    told.heed(quota, paused, now, held_for, in_flight)
-    return told
+def quotas_of(asked: Scheduler) -> ServerQuotas:
+    """What to ask for permits from now on, instead of ``asked``: a strategy, or what servers said of it."""
+    return asked if isinstance(asked, ServerQuotas) else ServerQuotas(asked)

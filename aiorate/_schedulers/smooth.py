@@ -64,7 +64,7 @@ class SmoothBursty(_Smooth):
         self._in_permits = max_stored is not None
         if self._size[0] < 0:
             raise ValueError("SmoothBursty(max_burst, max_stored) must be 0 or more; 0 stores nothing.")
-        self._setup(rate, start)
+        super().__init__(rate, start=start)
 
     def bound(self, window: int, largest: int = 1) -> int:
         """``store + rate x window + largest``: a full store, the permits that flow in, and one request on credit."""
@@ -117,7 +117,7 @@ class SmoothWarmingUp(_Smooth):
         # max permits = warmup / I x (5 + c) / (2 (1 + c)). In the unit of the store, a permit is period_ns x 2 (cold + warm) and
         # a tick of idle time earns (5 warm + cold), all whole numbers.
         self._earn = 5 * warm + cold
-        self._setup(rate, start)
+        super().__init__(rate, start=start)
 
     def bound(self, window: int, largest: int = 1) -> int:
         """``largest + rate x window``, because no permit costs less than the interval."""

@@ -41,7 +41,7 @@ class Pacing(Metered):
     _earn: int = 1  # what a tick of idle time adds to the store
     _kept: Any = NO_LINE  # of `PureMeter.numbers`
 
-    def _setup(self, rate: Rate | str | Number, start: int | None) -> None:
+    def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
         check_ns("start", 0 if start is None else start)
         self.rate = Rate.of(rate)
         self._measure()
@@ -179,9 +179,6 @@ class TicksAccumulator(Pacing):
     _makes_up: bool = True
     _strictness: tuple[int, int] = (0, 1)
     _kept: Any = ENDLESS
-
-    def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
-        self._setup(rate, start)
 
     @property
     def ticks(self) -> int | None:

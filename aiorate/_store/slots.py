@@ -85,7 +85,7 @@ class Part(Scheduler):
 
     def __repr__(self) -> str:
         if self.calendar is not None:
-            return self.calendar._described
+            return f"{self.calendar.rate} in {self.calendar._tz}"
         return f"{self.rate}" if self.burst == 1 else f"{self.rate} burst {self.burst}"
 
 
