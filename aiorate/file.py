@@ -52,6 +52,8 @@ class _Desks(Generic[D]):
     second serves all other threads and all who block. Attributes are those of the caller's desk.
     """
 
+    _may_block = True
+
     def _open(self, desk: Callable[[Scope], D], scope: Scope) -> None:
         self._make = desk
         self._desks: dict[bool, D] = {False: desk(scope)}  # True: the second, once it is needed. setdefault() is one step for all threads
