@@ -69,6 +69,7 @@ class Pool(Scheduler):
         self.asks_below: int = -1  # slots are wanted once a grant leaves so few; -1: once a request is refused
         self.answer_ns: int = 1  # how long an answer takes, smoothed; 1: not measured yet; 0: it comes at once
         self.patient: bool = False  # whether the first in line keeps its slots while a limit above is asked
+        self.outage: str = ""  # the policy that decides while the store does not answer
         self.alone: range = range(0)  # instants of the latest outage, whose grants no store has heard of
 
     def need(self, permits: Permits) -> tuple[int, ...]:
@@ -303,7 +304,8 @@ class Pool(Scheduler):
     def _standings(self, now: int) -> list[Standing]:
         """What is left: the slots in hand that are due, and those that the store had free when it answered last."""
         due = max(sum([run.by(now) for run in self.runs]) - self._lapsed(self.need(1), now), 0) if self.unit else 0
-        return [part._standings(now, due)[0] for part in self.parts]
+        told = [part._standings(now, due)[0] for part in self.parts]
+        return [(size, rate, 0, NOBODY_KNOWS) for size, rate, _, _ in told] if self.outage in ("raise", "wait") else told
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """Of all processes together: b + R (W + late) of each rate, or n for each window of the calendar that one may touch.

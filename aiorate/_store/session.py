@@ -81,7 +81,6 @@ class StoreSession(Talk):
         self._came: int = 0  # how many slots came last
         # The reading at the first unanswered call, and what failed last. Once that has lasted for longer than the grace, it is degraded.
         self._lost: tuple[int, Unreachable] | None = None
-        self._in_force: str = ""  # the policy that decides now
         self._local: Local | None = None  # the store meanwhile, with the policies "local" and "open"
         self._asked_at: int = 0  # the reading when the client was last told to ask
         self._asked: list[Ticket] = []  # the requests of the question under way, if they ask once
@@ -92,7 +91,7 @@ class StoreSession(Talk):
     def wanted(self, now: int) -> bool:
         """Returns whether to wait for the store, which is asked. Raises EngineUnavailable."""
         pool, node, local = self._pool, self._node, self._local
-        here = self._in_force not in ("", "wait")  # whether the policy answers at once
+        here = pool.outage not in ("", "wait")  # whether the policy answers at once
         asks = (here or not self._enough(now) or bool(self._once(lacking=True))) and self._tell()
         if here and local is not None:
             runs, within = self._wants() if node.held_at is None else ([], -1.0)
@@ -177,7 +176,7 @@ class StoreSession(Talk):
             if self.state == "shared":
                 self._lost = None
             elif self._local is None or not self._lease:  # requests wait until it is known whether the store answers
-                self._in_force = ""
+                self._pool.outage = ""
             self._pool.asked = False
             if (first := self._first()) and self._pool.lacks(first, node.now()):
                 node.changed()  # nothing is on its way that would wake it
@@ -243,9 +242,9 @@ class StoreSession(Talk):
             self.state = "degraded"
             node.tell(Event("degraded", node.name, source=f"{str(failure).rstrip('.')}; on_unavailable={policy!r}"))
         pool.unanswered()  # to hear whether slots are still wanted
-        if self._in_force:
+        if pool.outage:
             return
-        self._in_force = policy
+        pool.outage = policy
         if policy in ("local", "open") and self._local is None:
             self._local = Local(pool.parts, self._share or _OPEN)
             pool.alone = range(node.now(), _OVER)
@@ -260,7 +259,7 @@ class StoreSession(Talk):
         node, pool, local, length = self._node, self._pool, self._local, self._node.read() - self._lost[0]
         if self.state == "degraded":
             node.tell(Event("restored", node.name, seconds=ns_to_seconds(length)))
-        self._lost, self.state, self._local, self._in_force = None, "shared", None, ""
+        self._lost, self.state, self._local, pool.outage = None, "shared", None, ""
         if local is not None:
             pool.clear()
             pool.alone = range(pool.alone.start, node.now() + 1)
@@ -291,7 +290,7 @@ class StoreSession(Talk):
             for part in pool.parts:
                 part.forget()
         wait = node.wait_for(permits, now)
-        lost = not self._open or self._in_force == "wait" or node.held_at is not None or (self._lost is not None and self.state == "shared")
+        lost = not self._open or pool.outage == "wait" or node.held_at is not None or (self._lost is not None and self.state == "shared")
         most = _ONCE_NS if pool.lacks(permits, now) else self._slack
         if node.line.is_waited_in and not self._once():  # they may wait for the same answer, or for permits
             most = pool.answer_ns
