@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from aiorate._events import Event
-    from aiorate._loops.loop import Loop, ReadClock
     from aiorate._meter import Meter
     from aiorate._schedulers.amounts import AnyScheduler, Permits
     from aiorate._schedulers.interface import Scheduler
@@ -60,7 +59,6 @@ class Supply(Timeline):
         "resuming",
         "scheduler",
         "since",
-        "tree",
         "unmetered",
         "waited_above",
         "watch",
@@ -69,7 +67,7 @@ class Supply(Timeline):
     above: Self | None
 
     def __init__(self, scheduler: Scheduler, catch_up: int, tree: Tree, name: str | None = None) -> None:
-        super().__init__(tree.clock)
+        super().__init__(tree)
         claim("a limiter" if name is None else f"the limiter {name!r}", scheduler)
         self.scheduler: AnyScheduler = scheduler  # type: ignore[assignment]  # of permits of its kind
         self.permitted: AnyScheduler = self.scheduler  # the scheduler, or what servers said, as long as that holds
@@ -80,7 +78,6 @@ class Supply(Timeline):
         What delayed it also delayed the callers right after it, and until the tasks that it woke go on. They are booked from the first
         instant, at most `catch_up` back.
         """
-        self.tree: Tree = tree
         self.name: str | None = name
         self.on_event: Callable[[Event], object] | None = None
         self.provider: Provider = OWN
@@ -155,22 +152,10 @@ class Supply(Timeline):
         finally:
             scheduler._shift(-pause)
 
-    def follow(self, read: ReadClock) -> None:
-        """Go by the loop's clock, here and above."""
-        node: Supply | None = self
-        while node is not None:
-            if node.tree.clock is None and node.read is not read:
-                node.switch(read)
-                node.open_meter()
-            node.begun = True
-            node = node.above
-
     def begin(self) -> bool:
-        """Open the meter of a limit that nobody has asked yet, if its tree is in use; returns whether it did."""
-        loop = self.tree.loop
-        if self.begun or loop is None or self.tree.threads:
+        """Open the meter of a limit that has granted nothing yet, if its tree is in use; returns whether it did."""
+        if self.granted or self.tree.loop is None or self.tree.threads:
             return False
-        self.follow(loop.read)
         self.permitted.peek(1, self.now())  # the schedule begins
         self.open_meter()
         return self.meter.until > 0
@@ -185,16 +170,16 @@ class Supply(Timeline):
         """
         now, tree = self.now(), self.tree
         loop = tree.loop
-        check = loop.check if loop is not None and loop.monotonic and self.begun and self.read is loop.read else None
-        if (check is None or (not tree.threads and (now + self.offset >= check.until or check.thread != get_ident()))) and not seen:
-            loop = self.here()
+        check = loop.check if loop is not None and loop.monotonic else None
+        if (check is None or (not tree.threads and (tree.read() >= check.until or check.thread != get_ident()))) and not seen:
+            loop = tree.here()
             now = self.now()
             if loop is not None and loop.steady and not tree.threads:
-                loop.check.try_until, loop.check.thread = now + self.offset + LOOP_CHECK_NS, get_ident()
+                loop.check.try_until, loop.check.thread = tree.read() + LOOP_CHECK_NS, get_ident()
             if loop is not None and loop.monotonic:
                 loop.starved()  # so that meters are open for as long as that is known
         if self.is_held:
-            self.here()  # a line of another loop, or of the process before a fork, does not count
+            tree.here()  # a line of another loop, or of the process before a fork, does not count
             if self.is_held:
                 return None
         taken: tuple[tuple[Self, Permits, int], ...] = ()
@@ -227,15 +212,6 @@ class Supply(Timeline):
             self.open_meter()
         return None
 
-    def here(self) -> Loop | None:
-        """The running loop, whose clock it follows from now on; see `Tree.here`."""
-        loop = self.tree.here()
-        if loop is None:
-            self.begun = True
-        elif not self.begun or self.read is not loop.read or self.above is not None:
-            self.follow(loop.read)
-        return loop
-
     def _booked_since(self, now: int) -> int | None:
         """From when a caller is booked just after a late wake-up; None: as usual."""
         if self.late is not None and now - self.late[1] > _SAME_WAKE_UP_NS:
@@ -267,7 +243,7 @@ class Supply(Timeline):
 
     def open_meter(self) -> None:
         """Open the meter, or shut it if anything forbids it."""
-        meter, loop, threads = self.meter, self.tree.loop, self.tree.threads
+        meter, tree, loop = self.meter, self.tree, self.tree.loop
         meter.until = 0
         if self.permitted is not self.scheduler and self.held_at is None and self.permitted.ended(self.now()):  # type: ignore[attr-defined]
             self.permitted = self.scheduler  # what servers said is over
@@ -275,11 +251,12 @@ class Supply(Timeline):
             return
         if self.held_at is not None or self.line.is_waited_in or (self.above is not None and meter.above is None):
             return
-        if threads and (self.read is not monotonic_ns or meter.numbers == NO_LINE):
+        if tree.threads and (tree.read is not monotonic_ns or meter.numbers == NO_LINE):
             return  # a grab would not be one step
-        if not -FAR < self.offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
+        offset = self.offset + tree.shift
+        if not -FAR < offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
             return
-        meter.read, meter.offset, meter.check, meter.since, until = self.read, self.offset, loop.check, FAR, FAR
+        meter.read, meter.offset, meter.check, meter.since, until = tree.read, offset, loop.check, FAR, FAR
         if self.late is not None:
             meter.since, woken_at = self.late
             until = min(FAR, woken_at + _SAME_WAKE_UP_NS, meter.since + self.catch_up)

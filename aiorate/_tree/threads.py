@@ -88,7 +88,7 @@ class ThreadTicket(OutcomeTicket):
         """Take the permits, if that can be done at once. In a decision, as the next two."""
         found = self.limit.take(self.wanted)
         if found is not None:
-            self.asked = self.limit.read()
+            self.asked = self.limit.tree.now()
             self.outcome = *found, self.asked, None
         return found
 
@@ -104,7 +104,7 @@ class ThreadTicket(OutcomeTicket):
             self.set_result(error)
             return
         if isinstance(found, tuple):
-            self.asked, self.epoch = self.limit.read(), self.limit.tree.epoch
+            self.asked, self.epoch = self.limit.tree.now(), self.limit.tree.epoch
             self.limit._resuming(found[1], 1)
             self.set_result((*found, self.asked, None))
 

@@ -1,26 +1,24 @@
 """The limiter's own time, which stands still while it is paused.
 
-Two time scales: a *reading* is the clock's, an *instant* is the limiter's own time. Knows nothing of rates or of requests.
+Two time scales: a *reading* is of the tree's clock, an *instant* is the limiter's own time. Knows nothing of rates or of requests.
 """
 
 from __future__ import annotations
 
-from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from aiorate._loops.loop import Clock, ReadClock
+    from aiorate._tree.tree import Tree
 
 
 class Timeline:
     """The clock less all the time spent paused or stopped, so that a schedule resumes where it was held up."""
 
-    __slots__ = ("begun", "held_at", "offset", "paused_until", "read", "stopped")
+    __slots__ = ("held_at", "offset", "paused_until", "stopped", "tree")
 
-    def __init__(self, clock: Clock | None) -> None:
-        self.read: ReadClock = monotonic_ns if clock is None else clock.now
+    def __init__(self, tree: Tree) -> None:
+        self.tree: Tree = tree
         self.offset: int = 0  # how many ns the limiter's time is behind the clock
-        self.begun: bool = False  # whether an instant was given already: time must go on from there
         self.paused_until: int | None = None
         """The reading at which a pause ends; None: not paused when it was last asked."""
         self.stopped: bool = False  # whether nothing moves until it is started
@@ -36,26 +34,27 @@ class Timeline:
             if self.stopped or self.paused:
                 return self.held_at
             self._release()
-        return self.read() - self.offset
+        tree = self.tree
+        return tree.read() - tree.shift - self.offset
 
     @property
     def paused(self) -> bool:
         """Whether a pause goes on."""
-        return self.paused_until is not None and self.read() < self.paused_until
+        return self.paused_until is not None and self.tree.now() < self.paused_until
 
-    def switch(self, read: ReadClock) -> None:
-        """Switch clocks without a jump in limiter time."""
-        if self.begun:
-            change = read() - self.read()
+    def move(self, tree: Tree) -> None:
+        """Go by the clock of another tree, without a jump in limiter time."""
+        if self.tree.begun:
+            change = tree.now() - self.tree.now()
             self.offset += change
             if self.paused_until is not None:
                 self.paused_until += change
-        self.read = read
+        self.tree = tree
 
     @property
     def held_for(self) -> int:
         """Nanoseconds for which time has stood still until now; 0: it moves."""
-        return 0 if self.held_at is None else self.read() - self.held_at - self.offset
+        return 0 if self.held_at is None else self.tree.now() - self.held_at - self.offset
 
     @property
     def pause_length(self) -> int:
@@ -70,7 +69,7 @@ class Timeline:
 
     def pause(self, ns: int) -> None:
         """Stand still for ``ns`` from now; pauses merge by the later end."""
-        self.held_at, until = self.now(), self.read() + ns
+        self.held_at, until = self.now(), self.tree.now() + ns
         self.paused_until = until if self.paused_until is None else max(until, self.paused_until)
 
     def resume(self) -> None:
@@ -93,7 +92,7 @@ class Timeline:
 
     @property
     def _end(self) -> int:
-        return self.read() if self.paused_until is None else self.paused_until
+        return self.tree.now() if self.paused_until is None else self.paused_until
 
     def _release(self) -> None:
         assert self.held_at is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from heapq import heapify, heappop, heappush
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import ref
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import ParamSpec, TypeVar
 
-    from aiorate._loops.loop import Clock, Handle, Loop, Ticket
+    from aiorate._loops.loop import Clock, Handle, Loop, ReadClock, Ticket
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -42,11 +43,14 @@ class Tree:
         "_most",
         "_number",
         "_set_for",
+        "begun",
         "clock",
         "epoch",
         "loop",
         "precise",
+        "read",
         "resuming",
+        "shift",
     )
 
     threads: bool = False  # whether callers of several loops and threads may ask
@@ -54,6 +58,9 @@ class Tree:
     def __init__(self, clock: Clock | None = None, precise: bool = False) -> None:
         self.clock: Clock | None = clock
         self.precise: bool = precise
+        self.read: ReadClock = monotonic_ns if clock is None else clock.now
+        self.shift: int = 0  # how many ns that is ahead of the time of the limits, which went by other clocks before
+        self.begun: bool = False  # whether anybody has asked yet: time must go on from there
         self.loop: Loop | None = None  # the loop of its callers; None: not used in a loop yet
         self.epoch: int = 0  # goes up when another loop is used: requests of before are gone
         self.resuming: int = 0  # requests that were granted and whose tasks have not gone on yet
@@ -84,6 +91,10 @@ class Tree:
 
     # The loop.
 
+    def now(self) -> int:
+        """What the clock reads, as if it had always been the same one."""
+        return self.read() - self.shift
+
     def here(self) -> Loop | None:
         """The loop that runs, which is used from now on; None: there was none yet. RuntimeError if it is in use in another that runs."""
         native, old = running_loop(), self.loop
@@ -101,7 +112,11 @@ class Tree:
         return self.loop
 
     def _use(self, loop: Loop | None) -> None:
-        self.loop = loop
+        if loop is not None and self.clock is None and loop.read is not self.read:
+            if self.begun:
+                self.shift += loop.read() - self.read()
+            self.read = loop.read
+        self.loop, self.begun = loop, True
         self._handle: Handle | None = None
         self._set_for: int | None = None
         self._early = 0  # how often the timer fired before that reading
@@ -172,7 +187,7 @@ class Tree:
             assert loop is not None  # since somebody waits
             if self._fired_at is not None:
                 reading = max(reading, self._fired_at + max(1, self._early) * loop.grain)
-            self._handle = loop.call_at(reading, self._ring)
+            self._handle = loop.call_at(reading + self.shift, self._ring)
 
     def _ring(self) -> None:
         """Look at the limits that are due, and fail the requests whose time is over."""
@@ -183,7 +198,7 @@ class Tree:
         over: dict[Member, list[Ticket]] = {}
         most = loop.most
         try:
-            self._fired_at = reading = loop.read()
+            self._fired_at = reading = self.now()
             while heap and heap[0][0] <= reading and most:
                 entry = heappop(heap)
                 if self._holds(entry):
