@@ -194,11 +194,7 @@ class Limit(Node):
         now = self.now()  # which ends a pause that is over
         if self.is_held:
             return 0
-        permitted = self.permitted
-        if self.provider.state == "local":
-            own = permitted.available(now)
-        else:  # a store that processes share has more than is in hand here
-            own = min(left for _, _, left, _ in permitted._standings(now))
+        own = min([left for _, _, left, _ in self.permitted._standings(now)])  # a store has more than is in hand here
         return own if self.above is None else min(own, self.above.available())
 
     def is_rested(self) -> bool:
@@ -210,11 +206,6 @@ class Limit(Node):
         return self.permitted._rested(now)
 
     # Changes, for those in line too.
-
-    def goes_on(self, held_at: int, ns: int) -> None:
-        if self.watch is not None:
-            self.watch.pause_ended = held_at
-        self.permitted._shift(ns)
 
     def pause(self, ns: int) -> None:
         """Let time stand still for ``ns``. Of several pauses, the latest end wins."""

@@ -8,6 +8,7 @@ its next request stands above before the next permit is granted.
 from __future__ import annotations
 
 from asyncio import InvalidStateError
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -336,10 +337,8 @@ class Node(Supply):
             self.flow = Flow(self.flow.weight)
         if waker is not None:
             for ticket in [] if forked else tickets:  # else the waiting tasks are in another process
-                try:
+                with suppress(RuntimeError):  # a closed loop wakes nobody
                     ticket.set_result(RuntimeError("the limiter was moved to another event loop while this one stood still"))
-                except RuntimeError:  # a closed loop wakes nobody
-                    continue
             waker.retire()
         self.standing = self.due = self.wake_at = self.late = None
         self.provider.moved()

@@ -14,7 +14,6 @@ from aiorate._tree.counters import NOTHING, Counters
 from aiorate._tree.line import NOBODY
 from aiorate._tree.provider import OWN
 from aiorate._tree.refusals import closed, too_large
-from aiorate._tree.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,8 +36,12 @@ SAME = cast("Callable[[Permits], Permits]", int)
 """For a limiter, which takes as much of the limit above as here: the fastest function. It turns a `Visit` into plain permits."""
 
 
-class Supply(Timeline):
-    """One scheduler, and what is granted at once. `Node` adds the requests that wait."""
+class Supply:
+    """One scheduler, and what is granted at once. `Node` adds the requests that wait.
+
+    Its own time is the clock's less all the time spent paused or stopped, so that a schedule resumes where it was held up. There are two
+    time scales: a *reading* is of the tree's clock, an *instant* is of the limiter's own time.
+    """
 
     __slots__ = (
         "above",
@@ -46,19 +49,24 @@ class Supply(Timeline):
         "catch_up",
         "closed",
         "counters",
+        "held_at",
         "is_places",
         "late",
         "line",
         "max_waiting",
         "meter",
         "name",
+        "offset",
         "on_event",
+        "paused_until",
         "permits_above",
         "permitted",
         "provider",
         "resuming",
         "scheduler",
         "since",
+        "stopped",
+        "tree",
         "unmetered",
         "waited_above",
         "watch",
@@ -67,7 +75,6 @@ class Supply(Timeline):
     above: Self | None
 
     def __init__(self, scheduler: Scheduler, catch_up: int, tree: Tree, name: str | None = None) -> None:
-        super().__init__(tree)
         claim("a limiter" if name is None else f"the limiter {name!r}", scheduler)
         self.scheduler: AnyScheduler = scheduler  # type: ignore[assignment]  # of permits of its kind
         self.permitted: AnyScheduler = self.scheduler  # the scheduler, or what servers said, as long as that holds
@@ -78,7 +85,14 @@ class Supply(Timeline):
         What delayed it also delayed the callers right after it, and until the tasks that it woke go on. They are booked from the first
         instant, at most `catch_up` back.
         """
+        self.tree: Tree = tree
         self.name: str | None = name
+        self.offset: int = 0  # how many ns the limiter's time is behind the clock
+        self.held_at: int | None = None
+        """The instant at which time stood still when it was last asked for; None: it moved."""
+        self.paused_until: int | None = None
+        """The reading at which a pause ends; None: not paused when it was last asked."""
+        self.stopped: bool = False  # whether nothing moves until it is started
         self.on_event: Callable[[Event], object] | None = None
         self.provider: Provider = OWN
         self.max_waiting: tuple[int, Sequence[Self]] | None = None
@@ -261,6 +275,84 @@ class Supply(Timeline):
             meter.since, woken_at = self.late
             until = min(FAR, woken_at + _SAME_WAKE_UP_NS, meter.since + self.catch_up)
         meter.until = until
+
+    # Time.
+
+    def now(self) -> int:
+        """The limiter's time."""
+        if self.held_at is not None:
+            if self.stopped or self.paused:
+                return self.held_at
+            self._release()
+        tree = self.tree
+        return tree.read() - tree.shift - self.offset
+
+    @property
+    def paused(self) -> bool:
+        """Whether a pause goes on."""
+        return self.paused_until is not None and self.tree.now() < self.paused_until
+
+    def move(self, tree: Tree) -> None:
+        """Go by the clock of another tree, without a jump in limiter time."""
+        if self.tree.begun:
+            change = tree.now() - self.tree.now()
+            self.offset += change
+            if self.paused_until is not None:
+                self.paused_until += change
+        self.tree = tree
+
+    @property
+    def held_for(self) -> int:
+        """Nanoseconds for which time has stood still until now; 0: it moves."""
+        return 0 if self.held_at is None else self.tree.now() - self.held_at - self.offset
+
+    @property
+    def pause_length(self) -> int:
+        """The same until the end of a pause; 0: it moves, or the end is unknown."""
+        return 0 if self.held_at is None or self.stopped else self._end - self.held_at - self.offset
+
+    def reading_at(self, instant: int) -> int | None:
+        """The reading of the clock at that instant; None: unknown until it is started."""
+        if self.held_at is None:
+            return instant + self.offset
+        return None if self.stopped else instant - self.held_at + self._end
+
+    def pause(self, ns: int) -> None:
+        """Stand still for ``ns`` from now; pauses merge by the later end."""
+        self.held_at, until = self.now(), self.tree.now() + ns
+        self.paused_until = until if self.paused_until is None else max(until, self.paused_until)
+
+    def resume(self) -> None:
+        """End a pause."""
+        self.now()
+        self.paused_until = None
+        self.now()
+
+    def stop(self) -> None:
+        """Stand still until started."""
+        self.held_at, self.stopped = self.now(), True
+
+    def start(self) -> None:
+        """End a stop; a pause goes on until its end."""
+        self.now()
+        if self.stopped and not self.paused:
+            self.paused_until = None
+        self.stopped = False
+        self.now()
+
+    @property
+    def _end(self) -> int:
+        return self.tree.now() if self.paused_until is None else self.paused_until
+
+    def _release(self) -> None:
+        assert self.held_at is not None
+        held_at, length = self.held_at, self._end - self.held_at - self.offset
+        self.offset += length
+        self.held_at = self.paused_until = None
+        if length:
+            if self.watch is not None:
+                self.watch.pause_ended = held_at
+            self.permitted._shift(length)
 
 
 def take_none(path: Sequence[tuple[Supply, Permits, int]]) -> None:
