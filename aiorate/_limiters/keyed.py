@@ -301,7 +301,6 @@ class Keyed(Generic[K, V]):
                 return False
             if self._watch is not None:
                 self._past.update(member._totals())  # nobody waits
-        node.dismiss()
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
             node.tree.after(partial(emit, Event("evicted", node.name, key=key), self._on_event))
         return True
@@ -310,8 +309,9 @@ class Keyed(Generic[K, V]):
 def _reading(node: Limit) -> int:
     """What the clock of its callers reads, also if nobody has asked it yet."""
     tree = node.tree
-    loop = tree.loop or tree.here()
-    return node.read() if loop is None or tree.clock is not None else loop.read()
+    if tree.loop is None:
+        tree.here()
+    return tree.now()
 
 
 def _references() -> int:

@@ -8,6 +8,7 @@ its next request stands above before the next permit is granted.
 from __future__ import annotations
 
 from asyncio import InvalidStateError
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,8 @@ class Node(Supply):
 
     def share(self, above: Self, permits_above: Callable[[Permits], Permits] = SAME) -> None:
         """Take from that limit too from now on."""
-        self.above, self.permits_above, self.tree = above, permits_above, above.tree
+        self.move(above.tree)
+        self.above, self.permits_above = above, permits_above
         if above.line.turns is None:
             above._made_line().share()
             self.tree.add(above)
@@ -79,7 +81,7 @@ class Node(Supply):
         if ticket is None:
             native, loop = running_loop(), tree.loop
             if loop is None or native is not loop.native:
-                loop = self.here()
+                loop = tree.here()
                 waker = self.waker
             if loop is None or native is None:
                 instead = "acquire_blocking() waits without one." if tree.threads else "try_acquire() and delay() work without one."
@@ -89,7 +91,7 @@ class Node(Supply):
         if ticket is None:
             ticket = waker.ticket()
         ticket.wanted, ticket.since, ticket.left = permits, self.now() if since is None else since, False
-        ticket.asked, ticket.most_ns, ticket.epoch = self.read(), most_ns, tree.epoch
+        ticket.asked, ticket.most_ns, ticket.epoch = tree.now(), most_ns, tree.epoch
         return ticket
 
     def _begin_line(self) -> Waker:
@@ -160,11 +162,9 @@ class Node(Supply):
 
     def _decide(self, now: int) -> None:
         """Grant the first, or have it stand above, until the first has to wait."""
-        line, tree, above, permitted, watched = self.line, self.tree, self.above, self.permitted, self.watch
-        earliest, reading, served = now - self.catch_up, now + self.offset, now
+        line, tree, above, served = self.line, self.tree, self.above, now
         # A loop that stands still, and has yet to resume its tasks, must not hold up the other loops.
         most = tree.most + (tree.resuming if tree.threads else 0)
-        taken: Taken = ()
         while True:
             first = line.first()
             if first is None or self.held_at is not None:
@@ -176,9 +176,8 @@ class Node(Supply):
                 self.due = None
                 tree.wake(self, None if first is None or self.stopped else self.paused_until)
                 return
-            permits = first.wanted
             if above is not None:
-                up = self.permits_above(permits)
+                up = self.permits_above(first.wanted)
                 if (error := above.impossible(up)) is not None:
                     self._refuse(first, error)
                     continue
@@ -188,30 +187,10 @@ class Node(Supply):
             if tree.resuming >= most:
                 self._set_due(now)  # that is, as soon as the loop has turned
                 return
-            if isinstance(first, Node):
-                if not self._grant_below(first, now):
-                    return
-                continue
-            since = first.since
-            at = permitted.take(permits, now, since if since > earliest else earliest)
-            if at > now:
-                self._set_due(at)
+            at = self._grant(first, now)
+            if at is None:
                 return
-            if not taken or taken[0][1] is not permits:
-                taken = ((self, permits, now),)
-            outcome = at, taken, reading, None if watched is None else watched.paused(at, since)
-            try:
-                if first.left:
-                    raise InvalidStateError
-                first.set_result(outcome)
-            except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
-                permitted.give_back(permits, now, now)
-                continue
-            self.unmetered += permits
-            self.resuming += 1
-            tree.resuming += 1
-            served = at
-            line.grant()
+            served = now if isinstance(first, Node) else at
 
     def _refuse(self, each: Ticket | Node, error: BaseException) -> None:
         if isinstance(each, Node):  # which finds that out too
@@ -262,35 +241,36 @@ class Node(Supply):
         since = min(max(below.since, now - self.catch_up), now)
         return min(self.permitted.peek(below.wanted, since), now) if below.wanted and self.scheduler.books_since else since
 
-    def _grant_below(self, below: Node, now: int) -> bool:
-        """Grant the first of that limit, or of one below it. Returns whether the next may be due."""
-        path: list[tuple[Node, Permits, int]] = [(self, below.wanted, now)]
+    def _grant(self, first: Ticket | Node, now: int) -> int | None:
+        """Grant the first of this limit, or of one below it. Returns for when it was scheduled there; None: the next one is not due."""
+        late = now - (self._due_of(first, now) if isinstance(first, Node) else first.since)
+        path: list[tuple[Node, Permits, int]] = [(self, first.wanted, now)]
         limits: list[Node] = []  # those of the path below this one
-        first: Ticket | Node | None = below
-        while isinstance(first, Node):
-            node = first
+        request: Ticket | Node | None = first
+        while isinstance(request, Node):
+            node = request
             limits.append(node)
-            first = node.line.first()
-            if first is None or node.standing is not first or node.wanted != node.permits_above(first.wanted):
-                return _stand_anew(limits)  # another is first now than when it joined the line above
-            path.append((node, first.wanted, node.now()))
-        assert first is not None
-        late = now - self._due_of(below, now)
-        taken = tuple(reversed(path))
+            request = node.line.first()
+            if request is None or node.standing is not request or node.wanted != node.permits_above(request.wanted):
+                return _stand_anew(limits, now)  # another is first now than when it joined the line above
+            path.append((node, request.wanted, node.now()))
+        assert request is not None
         at, refused = _take_all(path, late)
         if refused is not None:
             refused._set_due(at)
             # A strategy below had said that they were due. Others may be due in the limits between.
-            return refused is not self and _stand_anew(limits[: limits.index(refused)])
-        waited_for = _limited_by(taken) if limits[-1].watch is not None else None
-        outcome = at, taken, limits[-1].read(), waited_for
+            return None if refused is self else _stand_anew(limits[: limits.index(refused)], now)
+        taken = tuple(reversed(path))
+        watch, waited_for = taken[0][0].watch, None
+        if watch is not None:
+            waited_for = _limited_by(taken) if limits else watch.paused(at, request.since)
         try:
-            if first.left:
+            if request.left:
                 raise InvalidStateError
-            first.set_result(outcome)
-        except InvalidStateError:  # as in _decide()
-            undo(taken, look=False)
-            return _stand_anew(limits)
+            request.set_result((at, taken, self.tree.now(), waited_for))
+        except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
+            take_none(taken)
+            return _stand_anew(limits, now)
         self._resuming(taken, 1)
         lower: Node | None = None
         for limit, _, _ in taken:
@@ -301,7 +281,7 @@ class Node(Supply):
                 lower.standing = None
                 lower._look()
             lower = limit
-        return True
+        return at
 
     # Changes, for those in line too.
 
@@ -313,7 +293,7 @@ class Node(Supply):
 
     def look_now(self) -> int:
         """Grant all that is due; returns the instant."""
-        self.here()
+        self.tree.here()
         now = self.now()
         if self.line.is_waited_in and (self.due is None or self.due <= now):
             self.look()
@@ -355,10 +335,8 @@ class Node(Supply):
             self.flow = Flow(self.flow.weight)
         if waker is not None:
             for ticket in [] if forked else tickets:  # else the waiting tasks are in another process
-                try:
+                with suppress(RuntimeError):  # a closed loop wakes nobody
                     ticket.set_result(RuntimeError("the limiter was moved to another event loop while this one stood still"))
-                except RuntimeError:  # a closed loop wakes nobody
-                    continue
         self.standing = self.due = self.wake_at = self.late = None
         self.provider.moved()
         self.resuming = 0
@@ -379,7 +357,7 @@ class Node(Supply):
         reading = None if at >= NOBODY_KNOWS else self.reading_at(at)
         if reading is None:
             return None
-        wait = max(0, reading - self.read()) if at != now or self.held_at is not None else 0
+        wait = max(0, reading - self.tree.now()) if at != now or self.held_at is not None else 0
         if above is None:
             return wait
         up, before_up = self.permits_above(permits), self.permits_above(before) if before else 0
@@ -406,10 +384,6 @@ class Node(Supply):
                     more = None
             ticket.set_result(overdue(ticket.wanted, ticket.most_ns or 0, more))
         self.look()
-
-    def dismiss(self) -> None:
-        """Nobody asks it again: its key was evicted."""
-        self.waker, self.line = None, NOBODY
 
 
 def _take_all(path: list[tuple[Node, Permits, int]], late: int) -> tuple[int, Node | None]:
@@ -443,7 +417,7 @@ def _limited_by(path: Taken) -> str | None:
     return "max_concurrency" if own.is_places else None
 
 
-def undo(taken: Taken, look: bool = True) -> None:
+def undo(taken: Taken) -> None:
     """Give back what a request took, as if it was not made. A grant from before a reset stays spent."""
     failed: Exception | None = None
     for limit, permits, instant in taken:
@@ -452,20 +426,19 @@ def undo(taken: Taken, look: bool = True) -> None:
             limit.credit(permits, instant)
         except Exception as error:  # of a strategy: the other limits still get theirs back
             failed = error
-    if look:
-        for limit, _, _ in taken:
-            limit.look()
+    for limit, _, _ in taken:
+        limit.look()
     if failed is not None:
         raise failed
 
 
-def _stand_anew(limits: list[Node]) -> bool:
-    """Have the limits, each above the next, stand above again. Returns that the next may be due."""
+def _stand_anew(limits: list[Node], now: int) -> int:
+    """Have the limits, each above the next, stand above again. Returns ``now``: the next may be due."""
     for limit in limits:
         limit._leave_above()
     for limit in reversed(limits):
         limit._look()
-    return True
+    return now
 
 
 def copy_of(error: BaseException) -> BaseException:
