@@ -446,7 +446,11 @@ def _stand_anew(limits: list[Node], now: int) -> int:
 
 def copy_of(error: BaseException) -> BaseException:
     """Another instance of the error: a single one, raised in many tasks, would collect all their frames."""
-    twin = type(error).__new__(type(error), *error.args)  # whatever else its class wants to be made
-    vars(twin).update(vars(error))
+    from copy import copy
+
+    try:
+        twin = copy(error)
+    except Exception:  # its class wants other arguments than it has kept
+        twin = RuntimeError(f"{type(error).__name__}: {error}")
     twin.__cause__ = error.__cause__
     return twin
