@@ -193,7 +193,11 @@ class Limit(Node):
         now = self.now()  # which ends a pause that is over
         if self.is_held:
             return 0
-        own = min([left for _, _, left, _ in self.permitted._standings(now)])  # a store has more than is in hand here
+        permitted = self.permitted
+        if self.provider.state == "local":
+            own = permitted.available(now)
+        else:  # a store that processes share has more than is in hand here
+            own = min(left for _, _, left, _ in permitted._standings(now))
         return own if self.above is None else min(own, self.above.available())
 
     def is_rested(self) -> bool:
@@ -363,15 +367,13 @@ class Limit(Node):
         if above is not None:
             if self.line.is_waited_in or self.resuming:
                 raise ValueError("it is in use already: make one that is not.")
-            levels: list[Node] = [self]
-            top: Node | None = above
-            while top is not None and top is not self:
-                levels.append(top)
-                top = top.above
+            level, top = 2, above
+            while top.above is not None and top is not self:
+                level, top = level + 1, top.above
             if top is self:
                 raise ValueError("it is the limit that is shared, or one that this shares in turn: make one for each key.")
-            if len(levels) > _MOST_LEVELS:
-                raise ValueError(f"it would be the limit of level {len(levels)} in a row; {_MOST_LEVELS} are the most.")
+            if level > _MOST_LEVELS:
+                raise ValueError(f"it would be the limit of level {level} in a row; {_MOST_LEVELS} are the most.")
         self.scheduler._owner = _KEY
         if above is not None:
             self.share(above, permits_above)

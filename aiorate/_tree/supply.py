@@ -214,17 +214,13 @@ class Supply:
         except Exception:
             take_none(taken)
             raise
-        if at <= now:
-            self.unmetered += permits
-            self.open_meter()
-            own = ((self, permits, now),)
-            return at, own + taken if taken else own
-        if taken:
+        if at > now:
             take_none(taken)
-        if self.late is not None:
             self.late = None
-            self.open_meter()
-        return None
+            return None
+        self.unmetered += permits
+        self.open_meter()
+        return at, ((self, permits, now), *taken)
 
     def _booked_since(self, now: int) -> int | None:
         """From when a caller is booked just after a late wake-up; None: as usual."""
