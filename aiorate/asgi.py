@@ -225,7 +225,7 @@ class RateLimitMiddleware:
 
     def _count(self, limiter: Limiter) -> None:
         self.would_refuse += 1
-        now = limiter._node.read()
+        now = limiter._node.tree.now()
         if self._logged_at is None or not 0 <= now - self._logged_at < NS_PER_SECOND:
             self._logged_at = now
             _logger.warning("dry run: requests that would have been refused until now: %d", self.would_refuse)

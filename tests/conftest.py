@@ -76,7 +76,7 @@ def pytest_collection_finish() -> None:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """The clock of all limiters that are made without one. Under it, the meter is open."""
     machine = Machine()
-    for module in ("_loops.loop", "_loops.asyncio", "_tree.timeline"):
+    for module in ("_loops.loop", "_loops.asyncio", "_tree.tree"):
         monkeypatch.setattr(f"aiorate.{module}.monotonic_ns", machine)
     return machine
 

@@ -99,7 +99,7 @@ class AdaptiveRate:
 
     def _heed(self, pause: float | None, granted: int) -> None:
         """What an adapter heard: the pause if the server throttled, or None; and the reading at the grant."""
-        self._search.hear(self.limiter._node.read() - granted, None if pause is None else duration_to_ns(pause, "observe(pause)"))
+        self._search.hear(self.limiter._node.tree.now() - granted, None if pause is None else duration_to_ns(pause, "observe(pause)"))
 
     def __repr__(self) -> str:
         search = self._search

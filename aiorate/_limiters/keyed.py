@@ -129,9 +129,9 @@ class Keyed(Generic[K, V]):
         """How often any key was used or, with ``idle``, what the clock of the key's callers reads, also if nobody has asked it yet."""
         if self._idle is None:
             return self._uses
-        tree = node.tree
-        loop = tree.loop or tree.here()
-        return node.read() if loop is None or tree.clock is not None else loop.read()
+        if node.tree.loop is None:
+            node.tree.here()
+        return node.tree.now()
 
     def __len__(self) -> int:
         """How many keys are kept."""

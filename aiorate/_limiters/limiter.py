@@ -309,7 +309,7 @@ class Limiter(Base):
         if shared is None:
             return
         node.keeps = shared
-        self._lowest.tree = node.tree
+        self._lowest.move(node.tree)
         if shared._places:
             self._places += shared._places
             self._lowest.permits_above = node.permits_above = lambda permits: permits  # a visit stays one

@@ -40,7 +40,7 @@ async def slots_of(node: Limit) -> AsyncGenerator[Slot, None]:
                 at += spilled  # the slot of that index, in place of the late one that was granted
         now, reading = node.look_now(), node.reading_at(at)
         index, since = index + 1, at
-        return Slot(index - 1, ns_to_seconds(at if reading is None else reading), ns_to_seconds(max(0, now - at)))
+        return Slot(index - 1, ns_to_seconds((at if reading is None else reading) + node.tree.shift), ns_to_seconds(max(0, now - at)))
 
     while True:
         opened, *before = node.tree.run(lambda: (node.look_now(), node.counters.skipped, node.scheduler._spilled))

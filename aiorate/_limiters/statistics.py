@@ -65,8 +65,8 @@ def snapshot(node: Limit, places: Limit | None = None) -> Statistics:
     next_at: float | None = None
     if (first := node.first()) is not None:
         wait = node.wait_for(first.wanted, node.now(), 0, first if isinstance(first, Node) else None)
-        next_at = inf if wait is None else ns_to_seconds(node.read() + wait)
-    paused_until = None if node.paused_until is None else ns_to_seconds(node.paused_until)
+        next_at = inf if wait is None else ns_to_seconds(node.tree.read() + wait)
+    paused_until = None if node.paused_until is None else ns_to_seconds(node.paused_until + node.tree.shift)
     return Statistics(
         granted=count_of(node.granted - counters.given_back),
         refused=counters.refused,

@@ -98,10 +98,10 @@ class FileSession(Talk):
     def _unix(self, now: int) -> float:
         """That instant in us by the clock of the record, which for windows is the Unix time."""
         node, tree, calendar = self._node, self._node.tree, self._pool.calendar
-        reading = now + node.offset if node.held_at is None else node.read()
+        reading = now + node.offset + tree.shift if node.held_at is None else tree.read()
         if tree.clock is not None or (tree.loop is not None and not tree.loop.steady):  # virtual time
             return (reading if calendar is None else reading + calendar._origin) / US
-        return (time.time_ns() if calendar is not None else reading + time.monotonic_ns() - node.read()) / US  # trio has a clock of its own
+        return (time.time_ns() if calendar is not None else reading + time.monotonic_ns() - tree.read()) / US  # trio has a clock of its own
 
     # What the pool and the node tell.
 

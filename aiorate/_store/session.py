@@ -141,7 +141,7 @@ class StoreSession(Talk):
         """Have the client of this loop ask. Returns whether there is one."""
         if not self._open:
             return False
-        self._asked_at = self._node.read()
+        self._asked_at = self._node.tree.now()
         self.moved()
         if self.client is None:
             self.client = client_of(self._source, self._key, self._node.tree.threads)
@@ -166,7 +166,7 @@ class StoreSession(Talk):
 
     def question(self) -> Asked | None:
         """What to ask now; None: nothing."""
-        node, reading, closed = self._node, self._node.read(), self._node.closed
+        node, reading, closed = self._node, self._node.tree.now(), self._node.closed
         if closed and self._lost is not None:
             return None
         runs, within = ([], -1.0) if closed or node.held_at is not None else self._wants()
@@ -190,7 +190,7 @@ class StoreSession(Talk):
 
     def answered(self, reply: object) -> None:
         """Hear the script's reply, or a `Refusal`. Raises `Unreachable` if it makes no sense."""
-        node, pool, sent, received = self._node, self._pool, self._sent, self._node.read()
+        node, pool, sent, received = self._node, self._pool, self._sent, self._node.tree.now()
         if sent is None:  # its question was forgotten
             return
         if isinstance(reply, Refusal):  # requests in line fail, whatever the policy
@@ -235,7 +235,7 @@ class StoreSession(Talk):
         assert self._lost is not None  # since the first call without an answer
         node, pool, policy, (since, failure) = self._node, self._pool, self._policy, self._lost
         if self.state == "shared":
-            left = since + self._grace - node.read()
+            left = since + self._grace - node.tree.now()
             if left > 0:
                 self._later(left)
                 return
@@ -256,7 +256,7 @@ class StoreSession(Talk):
         """The store can be reached. Charge what was granted here in an outage, at most a share of the burst."""
         if self._lost is None:
             return
-        node, pool, local, length = self._node, self._pool, self._local, self._node.read() - self._lost[0]
+        node, pool, local, length = self._node, self._pool, self._local, self._node.tree.now() - self._lost[0]
         if self.state == "degraded":
             node.tell(Event("restored", node.name, seconds=ns_to_seconds(length)))
         self._lost, self.state, self._local, pool.outage = None, "shared", None, ""
@@ -286,7 +286,7 @@ class StoreSession(Talk):
         node, pool, now = self._node, self._pool, self._node.now()
         if most_ns >= max(pool.answer_ns, 1) or (node.above is not None and node.above.on_demand):
             return None
-        if self._told_at < node.read() - _FRESH_NS:  # permits may have come back since
+        if self._told_at < node.tree.now() - _FRESH_NS:  # permits may have come back since
             for part in pool.parts:
                 part.forget()
         wait = node.wait_for(permits, now)

@@ -125,7 +125,7 @@ class Talk(Provider):
     def _expected(self, first: int, waiting: int) -> int:
         """How many permits the next lease will take, if use goes on as in the last one or two. Those of the first question do not count:
         a process that makes a request once in a while takes nothing ahead."""
-        pool, lease, reading, (since, before) = self._pool, self._lease, self._node.read(), self._use
+        pool, lease, reading, (since, before) = self._pool, self._lease, self._node.tree.now(), self._use
         refused, granted = pool.refused[0] if pool.refused else 0, count_of(self._node.granted)
         age, used = reading - since, max(granted - before, 0)
         if age >= 3 * lease:
@@ -149,7 +149,7 @@ class Talk(Provider):
         Each request is granted if it is due ``within`` so many us, whole or not at all; -1: at any time. The last ``gone`` slots come back
         unless somebody has booked since.
         """
-        pool, reading, now = self._pool, self._node.read(), self._node.now()
+        pool, reading, now = self._pool, self._node.tree.now(), self._node.now()
         more, oldest, news = pool.corrections, pool.oldest, self._news[:1]  # taken first: a finalizer may tell more
         pool.corrections, pool.oldest, pool.refused, self._news = [0] * len(more), None, None, self._news[1:]
         pause = (news[0] and (news[0] - reading or -1)) / US if news else -1.0  # one that is over is not told
@@ -231,7 +231,7 @@ class Talk(Provider):
         raise NotImplementedError
 
     def pausing(self, ns: int) -> None:
-        until = self._node.read() + ns
+        until = self._node.tree.now() + ns
         if self._news and self._news[-1]:
             until = max(until, self._news.pop())
         self._news.append(until)
@@ -254,7 +254,7 @@ class Talk(Provider):
     def _later(self, ns: int) -> None:
         """Look after what is in hand, untold or paused, within ``ns``."""
         node, loop = self._node, self._node.tree.loop
-        at = node.read() + ns
+        at = node.tree.now() + ns
         if loop is None or loop.closed or node.closed or (self._timer is not None and self._timer_at <= at):
             return
         self._no_timer()

@@ -50,10 +50,10 @@ class Limit(Node):
         """
         try:
             found = self.decide(permits, most_ns, since)
-            loop = self.tree.loop
+            tree, loop = self.tree, self.tree.loop
             if not isinstance(found, tuple):
                 return found
-            if loop is None or (self.read is loop.read and found[1][0][2] + self.offset < loop.check.until) or not self.tree.starved():
+            if loop is None or (tree.read is loop.read and tree.read() < loop.check.until) or not tree.starved():
                 return found
             ticket = self.ticket_for(permits, since)
             self._resuming(found[1], 1)
@@ -90,7 +90,7 @@ class Limit(Node):
         if (error := self.impossible(permits)) is not None:
             raise error
         if self.max_waiting is not None:
-            self.here()  # the lines of a loop that was left do not count
+            self.tree.here()  # the lines of a loop that was left do not count
             most, others = self.max_waiting
             lines = [self.line, *[other.line for other in others]]
             if sum(map(len, lines)) >= most:
@@ -189,7 +189,7 @@ class Limit(Node):
         return self.look_now()
 
     def available(self) -> int:
-        self.here()  # a limit above may not have been used yet: see is_rested()
+        self.tree.here()  # a limit above may not have been used yet: see is_rested()
         now = self.now()  # which ends a pause that is over
         if self.is_held:
             return 0
@@ -202,18 +202,13 @@ class Limit(Node):
 
     def is_rested(self) -> bool:
         """Whether a new limiter in its place would lose nothing and grant nothing sooner."""
-        self.here()  # a schedule begins at the first instant given, which must be one of the loop's clock
+        self.tree.here()  # a schedule begins at the first instant given, which must be one of the loop's clock
         now = self.now()  # which ends a pause that is over
         if self.resuming or self.altered or self.is_held or self.provider.busy:
             return False
         return self.permitted._rested(now)
 
     # Changes, for those in line too.
-
-    def goes_on(self, held_at: int, ns: int) -> None:
-        if self.watch is not None:
-            self.watch.pause_ended = held_at
-        self.permitted._shift(ns)
 
     def pause(self, ns: int) -> None:
         """Let time stand still for ``ns``. Of several pauses, the latest end wins."""
@@ -228,7 +223,7 @@ class Limit(Node):
         Returns its length, or 0 if it ends hardly later and is not worth an event.
         """
         self.look_now()
-        before, until = self.paused_until, self.read() + ns
+        before, until = self.paused_until, self.tree.now() + ns
         if ns <= 0 or (before is not None and until <= before):
             return 0
         if jitter:
@@ -249,7 +244,7 @@ class Limit(Node):
         """Follow a store that pauses all its processes for ``ns``, or did ``before`` and no longer does. Returns whether it does."""
         if ns:
             until = self.paused_until
-            if until is not None and until > self.read() + ns:
+            if until is not None and until > self.tree.now() + ns:
                 super().resume()  # a longer one, which another process has ended
             super().pause(ns)
         elif before:
@@ -372,15 +367,13 @@ class Limit(Node):
         if above is not None:
             if self.line.is_waited_in or self.resuming:
                 raise ValueError("it is in use already: make one that is not.")
-            levels: list[Node] = [self]
-            top: Node | None = above
-            while top is not None and top is not self:
-                levels.append(top)
-                top = top.above
+            level, top = 2, above
+            while top.above is not None and top is not self:
+                level, top = level + 1, top.above
             if top is self:
                 raise ValueError("it is the limit that is shared, or one that this shares in turn: make one for each key.")
-            if len(levels) > _MOST_LEVELS:
-                raise ValueError(f"it would be the limit of level {len(levels)} in a row; {_MOST_LEVELS} are the most.")
+            if level > _MOST_LEVELS:
+                raise ValueError(f"it would be the limit of level {level} in a row; {_MOST_LEVELS} are the most.")
         self.scheduler._owner = _KEY
         if above is not None:
             self.share(above, permits_above)

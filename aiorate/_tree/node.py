@@ -8,6 +8,7 @@ its next request stands above before the next permit is granted.
 from __future__ import annotations
 
 from asyncio import InvalidStateError
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,8 @@ class Node(Supply):
 
     def share(self, above: Self, permits_above: Callable[[Permits], Permits] = SAME) -> None:
         """Take from that limit too from now on."""
-        self.above, self.permits_above, self.tree = above, permits_above, above.tree
+        self.move(above.tree)
+        self.above, self.permits_above = above, permits_above
         if above.line.turns is None:
             above._made_line().share()
             self.tree.add(above)
@@ -79,7 +81,7 @@ class Node(Supply):
         if ticket is None:
             native, loop = running_loop(), tree.loop
             if loop is None or native is not loop.native:
-                loop = self.here()
+                loop = tree.here()
                 waker = self.waker
             if loop is None or native is None:
                 instead = "acquire_blocking() waits without one." if tree.threads else "try_acquire() and delay() work without one."
@@ -89,7 +91,7 @@ class Node(Supply):
         if ticket is None:
             ticket = waker.ticket()
         ticket.wanted, ticket.since, ticket.left = permits, self.now() if since is None else since, False
-        ticket.asked, ticket.most_ns, ticket.epoch = self.read(), most_ns, tree.epoch
+        ticket.asked, ticket.most_ns, ticket.epoch = tree.now(), most_ns, tree.epoch
         return ticket
 
     def _begin_line(self) -> Waker:
@@ -259,13 +261,13 @@ class Node(Supply):
             # A strategy below had said that they were due. Others may be due in the limits between.
             return None if refused is self else _stand_anew(limits[: limits.index(refused)], now)
         taken = tuple(reversed(path))
-        lowest, watch, waited_for = taken[0][0], taken[0][0].watch, None
+        watch, waited_for = taken[0][0].watch, None
         if watch is not None:
             waited_for = _limited_by(taken) if limits else watch.paused(at, request.since)
         try:
             if request.left:
                 raise InvalidStateError
-            request.set_result((at, taken, lowest.read(), waited_for))
+            request.set_result((at, taken, self.tree.now(), waited_for))
         except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
             take_none(taken)
             return _stand_anew(limits, now)
@@ -291,7 +293,7 @@ class Node(Supply):
 
     def look_now(self) -> int:
         """Grant all that is due; returns the instant."""
-        self.here()
+        self.tree.here()
         now = self.now()
         if self.line.is_waited_in and (self.due is None or self.due <= now):
             self.look()
@@ -333,10 +335,8 @@ class Node(Supply):
             self.flow = Flow(self.flow.weight)
         if waker is not None:
             for ticket in [] if forked else tickets:  # else the waiting tasks are in another process
-                try:
+                with suppress(RuntimeError):  # a closed loop wakes nobody
                     ticket.set_result(RuntimeError("the limiter was moved to another event loop while this one stood still"))
-                except RuntimeError:  # a closed loop wakes nobody
-                    continue
         self.standing = self.due = self.wake_at = self.late = None
         self.provider.moved()
         self.resuming = 0
@@ -357,7 +357,7 @@ class Node(Supply):
         reading = None if at >= NOBODY_KNOWS else self.reading_at(at)
         if reading is None:
             return None
-        wait = max(0, reading - self.read()) if at != now or self.held_at is not None else 0
+        wait = max(0, reading - self.tree.now()) if at != now or self.held_at is not None else 0
         if above is None:
             return wait
         up, before_up = self.permits_above(permits), self.permits_above(before) if before else 0

@@ -14,14 +14,12 @@ from aiorate._tree.counters import NOTHING, Counters
 from aiorate._tree.line import NOBODY
 from aiorate._tree.provider import OWN
 from aiorate._tree.refusals import closed, too_large
-from aiorate._tree.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, Self
 
     from aiorate._events import Event
-    from aiorate._loops.loop import Loop, ReadClock
     from aiorate._meter import Meter
     from aiorate._schedulers.amounts import AnyScheduler, Permits
     from aiorate._schedulers.interface import Scheduler
@@ -38,8 +36,12 @@ SAME = cast("Callable[[Permits], Permits]", int)
 """For a limiter, which takes as much of the limit above as here: the fastest function. It turns a `Visit` into plain permits."""
 
 
-class Supply(Timeline):
-    """One scheduler, and what is granted at once. `Node` adds the requests that wait."""
+class Supply:
+    """One scheduler, and what is granted at once. `Node` adds the requests that wait.
+
+    Its own time is the clock's less all the time spent paused or stopped, so that a schedule resumes where it was held up. There are two
+    time scales: a *reading* is of the tree's clock, an *instant* is of the limiter's own time.
+    """
 
     __slots__ = (
         "above",
@@ -47,19 +49,23 @@ class Supply(Timeline):
         "catch_up",
         "closed",
         "counters",
+        "held_at",
         "is_places",
         "late",
         "line",
         "max_waiting",
         "meter",
         "name",
+        "offset",
         "on_event",
+        "paused_until",
         "permits_above",
         "permitted",
         "provider",
         "resuming",
         "scheduler",
         "since",
+        "stopped",
         "tree",
         "unmetered",
         "waited_above",
@@ -69,7 +75,6 @@ class Supply(Timeline):
     above: Self | None
 
     def __init__(self, scheduler: Scheduler, catch_up: int, tree: Tree, name: str | None = None) -> None:
-        super().__init__(tree.clock)
         claim("a limiter" if name is None else f"the limiter {name!r}", scheduler)
         self.scheduler: AnyScheduler = scheduler  # type: ignore[assignment]  # of permits of its kind
         self.permitted: AnyScheduler = self.scheduler  # the scheduler, or what servers said, as long as that holds
@@ -82,6 +87,12 @@ class Supply(Timeline):
         """
         self.tree: Tree = tree
         self.name: str | None = name
+        self.offset: int = 0  # how many ns the limiter's time is behind the clock
+        self.held_at: int | None = None
+        """The instant at which time stood still when it was last asked for; None: it moved."""
+        self.paused_until: int | None = None
+        """The reading at which a pause ends; None: not paused when it was last asked."""
+        self.stopped: bool = False  # whether nothing moves until it is started
         self.on_event: Callable[[Event], object] | None = None
         self.provider: Provider = OWN
         self.max_waiting: tuple[int, Sequence[Self]] | None = None
@@ -155,22 +166,10 @@ class Supply(Timeline):
         finally:
             scheduler._shift(-pause)
 
-    def follow(self, read: ReadClock) -> None:
-        """Go by the loop's clock, here and above."""
-        node: Supply | None = self
-        while node is not None:
-            if node.tree.clock is None and node.read is not read:
-                node.switch(read)
-                node.open_meter()
-            node.begun = True
-            node = node.above
-
     def begin(self) -> bool:
-        """Open the meter of a limit that nobody has asked yet, if its tree is in use; returns whether it did."""
-        loop = self.tree.loop
-        if self.begun or loop is None or self.tree.threads:
+        """Open the meter of a limit that has granted nothing yet, if its tree is in use; returns whether it did."""
+        if self.granted or self.tree.loop is None or self.tree.threads:
             return False
-        self.follow(loop.read)
         self.permitted.peek(1, self.now())  # the schedule begins
         self.open_meter()
         return self.meter.until > 0
@@ -185,16 +184,16 @@ class Supply(Timeline):
         """
         now, tree = self.now(), self.tree
         loop = tree.loop
-        check = loop.check if loop is not None and loop.monotonic and self.begun and self.read is loop.read else None
-        if (check is None or (not tree.threads and (now + self.offset >= check.until or check.thread != get_ident()))) and not seen:
-            loop = self.here()
+        check = loop.check if loop is not None and loop.monotonic and tree.read is loop.read else None
+        if (check is None or (not tree.threads and (tree.read() >= check.until or check.thread != get_ident()))) and not seen:
+            loop = tree.here()
             now = self.now()
             if loop is not None and tree.steady and not tree.threads:
-                loop.check.try_until, loop.check.thread = now + self.offset + LOOP_CHECK_NS, get_ident()
+                loop.check.try_until, loop.check.thread = tree.read() + LOOP_CHECK_NS, get_ident()
             if loop is not None and loop.monotonic:
                 tree.starved()  # so that meters are open for as long as that is known
         if self.is_held:
-            self.here()  # a line of another loop, or of the process before a fork, does not count
+            tree.here()  # a line of another loop, or of the process before a fork, does not count
             if self.is_held:
                 return None
         taken: tuple[tuple[Self, Permits, int], ...] = ()
@@ -215,26 +214,13 @@ class Supply(Timeline):
         except Exception:
             take_none(taken)
             raise
-        if at <= now:
-            self.unmetered += permits
-            self.open_meter()
-            own = ((self, permits, now),)
-            return at, own + taken if taken else own
-        if taken:
+        if at > now:
             take_none(taken)
-        if self.late is not None:
             self.late = None
-            self.open_meter()
-        return None
-
-    def here(self) -> Loop | None:
-        """The running loop, whose clock it follows from now on; see `Tree.here`."""
-        loop = self.tree.here()
-        if loop is None:
-            self.begun = True
-        elif not self.begun or self.read is not loop.read or self.above is not None:
-            self.follow(loop.read)
-        return loop
+            return None
+        self.unmetered += permits
+        self.open_meter()
+        return at, ((self, permits, now), *taken)
 
     def _booked_since(self, now: int) -> int | None:
         """From when a caller is booked just after a late wake-up; None: as usual."""
@@ -268,7 +254,7 @@ class Supply(Timeline):
 
     def open_meter(self) -> None:
         """Open the meter, or shut it if anything forbids it."""
-        meter, loop, threads = self.meter, self.tree.loop, self.tree.threads
+        meter, tree, loop = self.meter, self.tree, self.tree.loop
         meter.until = 0
         if self.permitted is not self.scheduler and self.held_at is None and self.permitted.left(self.now()) is None:  # type: ignore[attr-defined]
             self.permitted = self.scheduler  # what servers said is over
@@ -276,15 +262,94 @@ class Supply(Timeline):
             return
         if self.held_at is not None or self.line.is_waited_in or (self.above is not None and meter.above is None):
             return
-        if threads and (self.read is not monotonic_ns or meter.numbers[2] == NO_LINE):
+        if tree.threads and (tree.read is not monotonic_ns or meter.numbers[2] == NO_LINE):
             return  # a grab would not be one step
-        if not -FAR < self.offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
+        offset = self.offset + tree.shift
+        if not -FAR < offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
             return
-        meter.read, meter.offset, meter.check, meter.since, until = self.read, self.offset, loop.check, FAR, FAR
+        meter.read, meter.offset, meter.check, meter.since, until = tree.read, offset, loop.check, FAR, FAR
         if self.late is not None:
             meter.since, woken_at = self.late
             until = min(FAR, woken_at + _SAME_WAKE_UP_NS, meter.since + self.catch_up)
         meter.until = until
+
+    # Time.
+
+    def now(self) -> int:
+        """The limiter's time."""
+        if self.held_at is not None:
+            if self.stopped or self.paused:
+                return self.held_at
+            self._release()
+        tree = self.tree
+        return tree.read() - tree.shift - self.offset
+
+    @property
+    def paused(self) -> bool:
+        """Whether a pause goes on."""
+        return self.paused_until is not None and self.tree.now() < self.paused_until
+
+    def move(self, tree: Tree) -> None:
+        """Go by the clock of another tree, without a jump in limiter time."""
+        if self.tree.begun:
+            change = tree.now() - self.tree.now()
+            self.offset += change
+            if self.paused_until is not None:
+                self.paused_until += change
+        self.tree = tree
+
+    @property
+    def held_for(self) -> int:
+        """Nanoseconds for which time has stood still until now; 0: it moves."""
+        return 0 if self.held_at is None else self.tree.now() - self.held_at - self.offset
+
+    @property
+    def pause_length(self) -> int:
+        """The same until the end of a pause; 0: it moves, or the end is unknown."""
+        return 0 if self.held_at is None or self.stopped else self._end - self.held_at - self.offset
+
+    def reading_at(self, instant: int) -> int | None:
+        """The reading of the clock at that instant; None: unknown until it is started."""
+        if self.held_at is None:
+            return instant + self.offset
+        return None if self.stopped else instant - self.held_at + self._end
+
+    def pause(self, ns: int) -> None:
+        """Stand still for ``ns`` from now; pauses merge by the later end."""
+        self.held_at, until = self.now(), self.tree.now() + ns
+        self.paused_until = until if self.paused_until is None else max(until, self.paused_until)
+
+    def resume(self) -> None:
+        """End a pause."""
+        self.now()
+        self.paused_until = None
+        self.now()
+
+    def stop(self) -> None:
+        """Stand still until started."""
+        self.held_at, self.stopped = self.now(), True
+
+    def start(self) -> None:
+        """End a stop; a pause goes on until its end."""
+        self.now()
+        if self.stopped and not self.paused:
+            self.paused_until = None
+        self.stopped = False
+        self.now()
+
+    @property
+    def _end(self) -> int:
+        return self.tree.now() if self.paused_until is None else self.paused_until
+
+    def _release(self) -> None:
+        assert self.held_at is not None
+        held_at, length = self.held_at, self._end - self.held_at - self.offset
+        self.offset += length
+        self.held_at = self.paused_until = None
+        if length:
+            if self.watch is not None:
+                self.watch.pause_ended = held_at
+            self.permitted._shift(length)
 
 
 def take_none(path: Sequence[tuple[Supply, Permits, int]]) -> None:

@@ -86,7 +86,7 @@ class ThreadTicket(OutcomeTicket):
             self.set_result(error)
             return
         if isinstance(found, tuple):
-            self.asked, self.epoch = self.limit.read(), self.limit.tree.epoch
+            self.asked, self.epoch = self.limit.tree.now(), self.limit.tree.epoch
             self.limit._resuming(found[1], 1)
             self.set_result((*found, self.asked, None))
 

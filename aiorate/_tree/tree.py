@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from heapq import heapify, heappop, heappush
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakSet
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import ParamSpec, TypeVar
 
-    from aiorate._loops.loop import Clock, Handle, Loop, OneLoop, Ticket
+    from aiorate._loops.loop import Clock, Handle, Loop, OneLoop, ReadClock, Ticket
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -47,13 +48,16 @@ class Tree:
         "_most",
         "_number",
         "_set_for",
+        "begun",
         "clock",
         "epoch",
         "loop",
         "manual",
         "most",
         "precise",
+        "read",
         "resuming",
+        "shift",
         "steady",
     )
 
@@ -64,6 +68,9 @@ class Tree:
         self.manual: bool = hasattr(clock, "call_at")  # whether the clock keeps its own timers, and time does not pass by itself
         self.most: int = FAR if self.manual else _MOST  # tasks woken in one iteration of the loop
         self.precise: bool = precise
+        self.read: ReadClock = monotonic_ns if clock is None else clock.now
+        self.shift: int = 0  # how many ns that is ahead of the time of the limits, which went by other clocks before
+        self.begun: bool = False  # whether anybody has asked yet: time must go on from there
         self.loop: Loop | None = None  # the loop of its callers; None: not used in a loop yet
         self.epoch: int = 0  # goes up when another loop is used: requests of before are gone
         self.resuming: int = 0  # requests that were granted and whose tasks have not gone on yet
@@ -94,6 +101,10 @@ class Tree:
 
     # The loop.
 
+    def now(self) -> int:
+        """What the clock reads, as if it had always been the same one."""
+        return self.read() - self.shift
+
     def here(self) -> Loop | None:
         """The loop that runs, which is used from now on; None: there was none yet. RuntimeError if it is in use in another that runs."""
         native, old = running_loop(), self.loop
@@ -111,7 +122,11 @@ class Tree:
         return self.loop
 
     def _use(self, loop: Loop | None) -> None:
-        self.loop = loop
+        if loop is not None and self.clock is None and loop.read is not self.read:
+            if self.begun:
+                self.shift += loop.read() - self.read()
+            self.read = loop.read
+        self.loop, self.begun = loop, True
         self.steady = loop is not None and loop.steady and self.clock is None  # whether its meters may go by the loop's clock
         self._handle: Handle | None = None
         self._set_for: int | None = None
@@ -126,16 +141,12 @@ class Tree:
         return None if self.loop is None or self.manual else self.loop.starved()
 
     def call_at(self, reading: int, callback: Callable[[], object]) -> Handle:
-        """Call back, in a decision, when the clock reads about ``reading`` ns."""
+        """Call back, in a decision, at about ``reading`` by `now`."""
         loop, clock = self.loop, self.clock
         assert loop is not None  # since somebody waits
         if self.manual:  # the clock may outlive the loop, and a closed loop wakes no task
             return clock.call_at(reading, lambda: None if loop.closed else self.run(callback))  # type: ignore[no-any-return, union-attr]
-        return loop.call_after(min(max(reading - self._read(), 0), _LONGEST_NS), callback, self.precise)
-
-    def _read(self) -> int:
-        assert self.loop is not None  # as above
-        return self.loop.read() if self.clock is None else self.clock.now()
+        return loop.call_after(min(max(reading - self.now(), 0), _LONGEST_NS), callback, self.precise)
 
     def disband(self, forked: bool) -> None:
         """The loop is no longer used: its requests are gone, and fail if their loop can still wake them."""
@@ -205,7 +216,7 @@ class Tree:
         due: list[Member] = []  # a limit that wants to be looked at again waits for the loop to turn, even if the clock stands still
         over: dict[Member, list[Ticket]] = {}
         try:
-            self._fired_at = reading = self._read()
+            self._fired_at = reading = self.now()
             while heap and heap[0][0] <= reading and most:
                 entry = heappop(heap)
                 if self._holds(entry):

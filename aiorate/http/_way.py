@@ -42,7 +42,7 @@ class Sent:
 
     def __init__(self, limit: Limiter | Budget | None, permits: int, heed: Heed | None) -> None:
         self._limit, self._heed = limit, heed
-        self._at = 0 if limit is None else limit._node.read(), id(self)
+        self._at = 0 if limit is None else limit._node.tree.now(), id(self)
         self._under_way: dict[tuple[int, int], int] = {} if limit is None else _under_way.setdefault(limit, {})
         self._under_way[self._at] = permits
 

@@ -57,10 +57,10 @@ def _reset(node: Node) -> None:
     if tree.loop is not None or tree.clock is not None:
         tree.run(node.reset)
         return
-    start = node.read()
-    node.read = partial(int, start)  # all parts begin at one instant
+    start = tree.read()
+    tree.read = partial(int, start)  # all parts begin at one instant
     try:
         tree.run(node.reset)
     finally:
         first = cache(monotonic_ns)  # read at the next use: real time until then must not count in virtual time
-        node.read = lambda: start - first() + monotonic_ns()
+        tree.read = lambda: start - first() + monotonic_ns()
