@@ -94,6 +94,11 @@ class Base:
         """Its own, those in whose lines its requests wait."""
         return (self._node,) if self._lowest is self._node else (self._node, self._lowest)
 
+    @property
+    def _may_block(self) -> bool:
+        """Whether synchronous code may wait for it."""
+        return self._node.tree.threads
+
     # Changing, for those in line too.
 
     def pause(self, seconds: Duration) -> None:

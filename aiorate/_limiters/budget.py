@@ -307,7 +307,7 @@ class Lease:
         if self._state == "settled":
             return
         if self._state != "reserved":
-            raise RuntimeError("settle(): a lease is settled inside its block. After it the estimate stands: reserve(on_error='refund').")
+            raise RuntimeError("settle(): a lease is settled inside its block. Call it there: at the end the estimate became final.")
         self._budget._check_amounts("settle", used)
         self._state = "settled"
         self._budget._node.tree.change(self._end, used)

@@ -287,7 +287,6 @@ class Keyed(Generic[K, V]):
             self._kept[key] = held
             return False
         self._past.update(totals)
-        node.dismiss()
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
             node.tree.after(partial(emit, Event("evicted", node.name, key=key), self._on_event))
         return True

@@ -100,12 +100,12 @@ class Limiter(Base):
         ticket = node.ask(permits, most_ns)
         if isinstance(ticket, tuple):
             return 0.0
-        loop, waker, decided = tree.loop, node.waker or tree.loop, ticket.done()
+        waker, decided = node.waker or tree.loop, ticket.done()
         # As Limit.acquire(), without another coroutine.
         try:
             while not ticket.done():
                 await waker.wait(ticket)  # type: ignore[union-attr]  # somebody waits
-            if (decided or tree.resuming > 1) and loop is not None and loop.starved():
+            if (decided or tree.resuming > 1) and (loop := tree.starved()) is not None:
                 await loop.turn()
         except BaseException:
             node.give_up(ticket)
@@ -197,7 +197,7 @@ class Limiter(Base):
         Works on coroutine functions and async generator functions, and keeps their signature and types. With ``scope="process"``, plain
         functions and generator functions work too: they block.
         """
-        return limited(self, function)
+        return limited(self, function, self._may_block)
 
     def slots(self) -> AsyncGenerator[Slot, None]:
         """Yield one `Slot` after the other at the limiter's rate, for work that should start on schedule.
@@ -355,11 +355,14 @@ class Weighted:
 
     def __call__(self, function: F) -> F:
         """Decorate a function, as `Limiter.__call__` does: each call acquires the permits first."""
-        return limited(self, function)
+        return limited(self, function, self._limiter._may_block)
 
 
-def limited(block: Limiter | Weighted, function: F) -> F:
-    """The function, with each call inside the block; of a generator, all of its steps. A plain function blocks, or raises RuntimeError."""
+def limited(block: Limiter | Weighted, function: F, may_block: bool) -> F:
+    """The function, with each call inside the block; of a generator, all of its steps. A plain function blocks.
+
+    Raises RuntimeError for a plain function if synchronous code may not wait, and TypeError unless it is a function.
+    """
     if inspect.isasyncgenfunction(function):
 
         @wraps(function)
@@ -387,6 +390,8 @@ def limited(block: Limiter | Weighted, function: F) -> F:
         return cast("F", wait)
     if not callable(function) or isinstance(function, (type, staticmethod)):
         raise TypeError(f"@limiter decorates functions, not {function!r:.80}: put it right above `async def` or `def`.")
+    if not may_block:
+        raise RuntimeError(f"@limiter: {function!r:.80} would block. Write `async def`, or create the limiter with scope='process'.")
     if inspect.isgeneratorfunction(function):
 
         def call(*args: Any, **kwargs: Any) -> Any:

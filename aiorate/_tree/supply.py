@@ -87,7 +87,7 @@ class Supply(Timeline):
         self.max_waiting: tuple[int, Sequence[Self]] | None = None
         """The most requests that may wait here and at these other limits."""
         own = scheduler._meter
-        self.meter: Meter = PureMeter(ask=scheduler.take) if own is None else own
+        self.meter: Meter = PureMeter(scheduler.take) if own is None else own
         """The shortest way to a permit that lies ready: open while there is no line, pause, close or quota of a server.
 
         Where permits lie on a straight line here and above, it takes of the limit above too.
@@ -189,10 +189,10 @@ class Supply(Timeline):
         if (check is None or (not tree.threads and (now + self.offset >= check.until or check.thread != get_ident()))) and not seen:
             loop = self.here()
             now = self.now()
-            if loop is not None and loop.steady and not tree.threads:
+            if loop is not None and tree.steady and not tree.threads:
                 loop.check.try_until, loop.check.thread = now + self.offset + LOOP_CHECK_NS, get_ident()
             if loop is not None and loop.monotonic:
-                loop.starved()  # so that meters are open for as long as that is known
+                tree.starved()  # so that meters are open for as long as that is known
         if self.is_held:
             self.here()  # a line of another loop, or of the process before a fork, does not count
             if self.is_held:
@@ -270,13 +270,13 @@ class Supply(Timeline):
         """Open the meter, or shut it if anything forbids it."""
         meter, loop, threads = self.meter, self.tree.loop, self.tree.threads
         meter.until = 0
-        if self.permitted is not self.scheduler and self.held_at is None and self.permitted.ended(self.now()):  # type: ignore[attr-defined]
+        if self.permitted is not self.scheduler and self.held_at is None and self.permitted.left(self.now()) is None:  # type: ignore[attr-defined]
             self.permitted = self.scheduler  # what servers said is over
-        if loop is None or not loop.steady or self.closed or self.permitted is not self.scheduler:
+        if loop is None or not self.tree.steady or self.closed or self.permitted is not self.scheduler:
             return
         if self.held_at is not None or self.line.is_waited_in or (self.above is not None and meter.above is None):
             return
-        if threads and (self.read is not monotonic_ns or meter.numbers == NO_LINE):
+        if threads and (self.read is not monotonic_ns or meter.numbers[2] == NO_LINE):
             return  # a grab would not be one step
         if not -FAR < self.offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds
             return
