@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiorate._meter import ENDLESS, NO_LINE, Meter, PureMeter
 from aiorate._rate import Rate, as_float, ceil_div, exact, ratio_of
-from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_window
+from aiorate._schedulers.interface import Scheduler, check_ask, check_ns, check_window
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
@@ -25,10 +25,10 @@ _ONE = 1
 _MOST_COUNTED = 256
 
 
-class Pacing(Metered):
+class Pacing(Scheduler):
     """The next free slot, which is `_line.due`, and a store that fills while that lies in the past."""
 
-    __slots__ = ("_cost", "_latest", "_lost", "_stored", "_unit")
+    __slots__ = ("_cost", "_latest", "_line", "_lost", "_stored", "_unit", "rate")
     _unit: int  # the ticks of a nanosecond
     _cost: int  # what a permit takes up in the store
     _price: int = 0  # the ticks that a stored permit costs, by the `_priced` here
