@@ -53,13 +53,13 @@ class Limit(Node):
             loop = self.tree.loop
             if not isinstance(found, tuple):
                 return found
-            if loop is None or found[1][0][2] + self.offset < loop.check.until or not loop.starved():
+            if loop is None or (self.read is loop.read and found[1][0][2] + self.offset < loop.check.until) or not self.tree.starved():
                 return found
             ticket = self.ticket_for(permits, since)
             self._resuming(found[1], 1)
             ticket.set_result((*found, ticket.asked, None))
         except Exception as error:
-            if (loop := self.tree.loop) is None or not loop.starved():
+            if self.tree.starved() is None:
                 raise
             ticket = self.ticket_for(permits, since)
             ticket.set_result(error)
@@ -125,12 +125,11 @@ class Limit(Node):
         if isinstance(ticket, tuple):
             return 0, *ticket
         tree, waker, decided = self.tree, self.waker or self.tree.loop, ticket.done()
-        loop = tree.loop
         try:
             while not ticket.done():
                 await waker.wait(ticket)  # type: ignore[union-attr]  # somebody waits
             # Of tasks that resume in one iteration, only the last knows that another follows.
-            if (decided or tree.resuming > 1) and loop is not None and loop.starved():
+            if (decided or tree.resuming > 1) and (loop := tree.starved()) is not None:
                 await loop.turn()
         except BaseException:
             self.give_up(ticket)

@@ -160,13 +160,9 @@ class Node(Supply):
 
     def _decide(self, now: int) -> None:
         """Grant the first, or have it stand above, until the first has to wait."""
-        line, tree, above, permitted, watched = self.line, self.tree, self.above, self.permitted, self.watch
-        loop = tree.loop
-        assert loop is not None
-        earliest, reading, served = now - self.catch_up, now + self.offset, now
+        line, tree, above, served = self.line, self.tree, self.above, now
         # A loop that stands still, and has yet to resume its tasks, must not hold up the other loops.
-        most = loop.most + (tree.resuming if tree.threads else 0)
-        taken: Taken = ()
+        most = tree.most + (tree.resuming if tree.threads else 0)
         while True:
             first = line.first()
             if first is None or self.held_at is not None:
@@ -178,9 +174,8 @@ class Node(Supply):
                 self.due = None
                 tree.wake(self, None if first is None or self.stopped else self.paused_until)
                 return
-            permits = first.wanted
             if above is not None:
-                up = self.permits_above(permits)
+                up = self.permits_above(first.wanted)
                 if (error := above.impossible(up)) is not None:
                     self._refuse(first, error)
                     continue
@@ -190,30 +185,10 @@ class Node(Supply):
             if tree.resuming >= most:
                 self._set_due(now)  # that is, as soon as the loop has turned
                 return
-            if isinstance(first, Node):
-                if not self._grant_below(first, now):
-                    return
-                continue
-            since = first.since
-            at = permitted.take(permits, now, since if since > earliest else earliest)
-            if at > now:
-                self._set_due(at)
+            at = self._grant(first, now)
+            if at is None:
                 return
-            if not taken or taken[0][1] is not permits:
-                taken = ((self, permits, now),)
-            outcome = at, taken, reading, None if watched is None else watched.paused(at, since)
-            try:
-                if first.left:
-                    raise InvalidStateError
-                first.set_result(outcome)
-            except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
-                permitted.give_back(permits, now, now)
-                continue
-            self.unmetered += permits
-            self.resuming += 1
-            tree.resuming += 1
-            served = at
-            line.grant()
+            served = now if isinstance(first, Node) else at
 
     def _refuse(self, each: Ticket | Node, error: BaseException) -> None:
         if isinstance(each, Node):  # which finds that out too
@@ -264,35 +239,36 @@ class Node(Supply):
         since = min(max(below.since, now - self.catch_up), now)
         return min(self.permitted.peek(below.wanted, since), now) if below.wanted and self.scheduler.books_since else since
 
-    def _grant_below(self, below: Node, now: int) -> bool:
-        """Grant the first of that limit, or of one below it. Returns whether the next may be due."""
-        path: list[tuple[Node, Permits, int]] = [(self, below.wanted, now)]
+    def _grant(self, first: Ticket | Node, now: int) -> int | None:
+        """Grant the first of this limit, or of one below it. Returns for when it was scheduled there; None: the next one is not due."""
+        late = now - (self._due_of(first, now) if isinstance(first, Node) else first.since)
+        path: list[tuple[Node, Permits, int]] = [(self, first.wanted, now)]
         limits: list[Node] = []  # those of the path below this one
-        first: Ticket | Node | None = below
-        while isinstance(first, Node):
-            node = first
+        request: Ticket | Node | None = first
+        while isinstance(request, Node):
+            node = request
             limits.append(node)
-            first = node.line.first()
-            if first is None or node.standing is not first or node.wanted != node.permits_above(first.wanted):
-                return _stand_anew(limits)  # another is first now than when it joined the line above
-            path.append((node, first.wanted, node.now()))
-        assert first is not None
-        late = now - self._due_of(below, now)
-        taken = tuple(reversed(path))
+            request = node.line.first()
+            if request is None or node.standing is not request or node.wanted != node.permits_above(request.wanted):
+                return _stand_anew(limits, now)  # another is first now than when it joined the line above
+            path.append((node, request.wanted, node.now()))
+        assert request is not None
         at, refused = _take_all(path, late)
         if refused is not None:
             refused._set_due(at)
             # A strategy below had said that they were due. Others may be due in the limits between.
-            return refused is not self and _stand_anew(limits[: limits.index(refused)])
-        waited_for = _limited_by(taken) if limits[-1].watch is not None else None
-        outcome = at, taken, limits[-1].read(), waited_for
+            return None if refused is self else _stand_anew(limits[: limits.index(refused)], now)
+        taken = tuple(reversed(path))
+        lowest, watch, waited_for = taken[0][0], taken[0][0].watch, None
+        if watch is not None:
+            waited_for = _limited_by(taken) if limits else watch.paused(at, request.since)
         try:
-            if first.left:
+            if request.left:
                 raise InvalidStateError
-            first.set_result(outcome)
-        except InvalidStateError:  # as in _decide()
-            undo(taken, look=False)
-            return _stand_anew(limits)
+            request.set_result((at, taken, lowest.read(), waited_for))
+        except InvalidStateError:  # a finalizer has closed or cancelled its task since it was named
+            take_none(taken)
+            return _stand_anew(limits, now)
         self._resuming(taken, 1)
         lower: Node | None = None
         for limit, _, _ in taken:
@@ -303,7 +279,7 @@ class Node(Supply):
                 lower.standing = None
                 lower._look()
             lower = limit
-        return True
+        return at
 
     # Changes, for those in line too.
 
@@ -361,7 +337,6 @@ class Node(Supply):
                     ticket.set_result(RuntimeError("the limiter was moved to another event loop while this one stood still"))
                 except RuntimeError:  # a closed loop wakes nobody
                     continue
-            waker.retire()
         self.standing = self.due = self.wake_at = self.late = None
         self.provider.moved()
         self.resuming = 0
@@ -410,12 +385,6 @@ class Node(Supply):
             ticket.set_result(overdue(ticket.wanted, ticket.most_ns or 0, more))
         self.look()
 
-    def dismiss(self) -> None:
-        """Nobody asks it again: its key was evicted."""
-        if self.waker is not None:
-            self.waker.retire()
-            self.waker, self.line = None, NOBODY
-
 
 def _take_all(path: list[tuple[Node, Permits, int]], late: int) -> tuple[int, Node | None]:
     """Take from all limits of the path or none, the highest first, each booked ``late`` ns ago.
@@ -448,7 +417,7 @@ def _limited_by(path: Taken) -> str | None:
     return "max_concurrency" if own.is_places else None
 
 
-def undo(taken: Taken, look: bool = True) -> None:
+def undo(taken: Taken) -> None:
     """Give back what a request took, as if it was not made. A grant from before a reset stays spent."""
     failed: Exception | None = None
     for limit, permits, instant in taken:
@@ -457,20 +426,19 @@ def undo(taken: Taken, look: bool = True) -> None:
             limit.credit(permits, instant)
         except Exception as error:  # of a strategy: the other limits still get theirs back
             failed = error
-    if look:
-        for limit, _, _ in taken:
-            limit.look()
+    for limit, _, _ in taken:
+        limit.look()
     if failed is not None:
         raise failed
 
 
-def _stand_anew(limits: list[Node]) -> bool:
-    """Have the limits, each above the next, stand above again. Returns that the next may be due."""
+def _stand_anew(limits: list[Node], now: int) -> int:
+    """Have the limits, each above the next, stand above again. Returns ``now``: the next may be due."""
     for limit in limits:
         limit._leave_above()
     for limit in reversed(limits):
         limit._look()
-    return True
+    return now
 
 
 def copy_of(error: BaseException) -> BaseException:

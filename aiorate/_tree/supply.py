@@ -189,10 +189,10 @@ class Supply(Timeline):
         if (check is None or (not tree.threads and (now + self.offset >= check.until or check.thread != get_ident()))) and not seen:
             loop = self.here()
             now = self.now()
-            if loop is not None and loop.steady and not tree.threads:
+            if loop is not None and tree.steady and not tree.threads:
                 loop.check.try_until, loop.check.thread = now + self.offset + LOOP_CHECK_NS, get_ident()
             if loop is not None and loop.monotonic:
-                loop.starved()  # so that meters are open for as long as that is known
+                tree.starved()  # so that meters are open for as long as that is known
         if self.is_held:
             self.here()  # a line of another loop, or of the process before a fork, does not count
             if self.is_held:
@@ -258,7 +258,8 @@ class Supply(Timeline):
     def skip(self, ns: int) -> None:
         """Count ``ns`` of the schedule that are given up, and tell of them in the loop's next iteration."""
         counters, loop = self.own_counters(), self.tree.loop
-        permits, counters.unused = self.scheduler.rate._permits_and_rest(ns, counters.unused)
+        rate = self.scheduler.rate
+        permits, counters.unused = divmod(ns * rate.permits + counters.unused, rate.period_ns)
         counters.skipped += permits
         if permits and loop is not None:
             from aiorate._events import Event
@@ -271,7 +272,7 @@ class Supply(Timeline):
         meter.until = 0
         if self.permitted is not self.scheduler and self.held_at is None and self.permitted.left(self.now()) is None:  # type: ignore[attr-defined]
             self.permitted = self.scheduler  # what servers said is over
-        if loop is None or not loop.steady or self.closed or self.permitted is not self.scheduler:
+        if loop is None or not self.tree.steady or self.closed or self.permitted is not self.scheduler:
             return
         if self.held_at is not None or self.line.is_waited_in or (self.above is not None and meter.above is None):
             return
