@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Take = Callable[[int, int, int | None], int]
-
 
 FAR = 1 << 62  # an instant that no clock reaches, in ns
 ENDLESS = inf  # what is kept where nothing is cut off
@@ -46,14 +44,14 @@ class PureMeter:
 
     __slots__ = ("above", "ask", "check", "cut", "due", "grabs", "last", "numbers", "offset", "peak", "read", "since", "until")
 
-    def __init__(self, ask: Take | None = None) -> None:
+    def __init__(self, ask: Callable[[int, int, int | None], int] | None = None) -> None:
         self.numbers: tuple[int, int, Any] = (1, 1, NO_LINE)
         """`unit`, `cost` and `kept`: ticks of a nanosecond, ticks from one permit to the next, and how many of the ticks for which a permit
         lies idle count: `ENDLESS` for all, `NO_LINE` for a meter that grants none. Less than a nanosecond above that is within the instant:
         cutting it off would be drift."""
         self.due: int | None = None
         """The tick at which the next permit is due; None: the schedule has not begun, and no grab succeeds."""
-        self.ask: Take | None = ask
+        self.ask = ask
         """The `take` of a scheduler whose permits lie on no straight line, called for each permit."""
         self.until: int = 0  # the instant before which `grab` may take a permit; 0: it is shut
         self.check: PureLoopCheck | None = None

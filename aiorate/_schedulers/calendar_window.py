@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 _HOUR, _DAY = 3_600, 86_400  # seconds
-_NO_CALENDAR = OverflowError, OSError, ValueError  # it ends with the year 9999
 
 
 class CalendarWindow(Window):
@@ -178,7 +177,7 @@ def _edge_after(unix: int, tz: tzinfo, rate: Rate, windows: int = 1) -> int:
             while edge <= from_second:  # again where the clocks went back over midnight, and that window has begun before
                 day = _first_day(day, rate, windows)
                 edge = _beginning(day, tz)
-    except _NO_CALENDAR:
+    except (OverflowError, OSError, ValueError):  # the calendar ends with the year 9999
         return unix + windows * period
     return edge * NS_PER_SECOND
 

@@ -24,7 +24,7 @@ The laws, which `aiorate.testing.check_scheduler` tries on any scheduler:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiorate._errors import called, check_count
 from aiorate._meter import NO_LINE
@@ -61,8 +61,15 @@ class Scheduler(ABC):
     members: tuple[Scheduler, ...] = ()
     """The schedulers of which this one consists."""
     _owner: str  # see `claim`
-    _meter: Meter | None = None  # what takes single permits as `take` does, but faster
+    _line: Any = None  # the meter of one that has one, where it keeps the instant of its next permit
+    _metered_take: Callable[..., int] | None = None  # its `take`: a grab of the line does what ``take(1, now)`` does, or nothing
     _shown: tuple[str, ...] = ()  # the attributes that its ``repr()`` shows after the rate
+
+    @property
+    def _meter(self) -> Meter | None:
+        """The line, if it is straight, and no subclass or attribute takes permits in another way."""
+        line: Meter | None = self._line
+        return line if line is not None and line.numbers[2] != NO_LINE and self.take == self._metered_take else None
 
     @property
     def _spilled(self) -> int:
@@ -170,24 +177,6 @@ class Scheduler(ABC):
 
     def _shift(self, ns: int) -> None:
         """Follow a pause of ``ns``. Only strategies that follow the calendar need it."""
-
-
-class Metered(Scheduler):
-    """One of which a meter takes single permits.
-
-    The subclass keeps the instant of its next permit in `_line.due`, in ticks, and sets ``_metered_take = take`` below its own `take`.
-    """
-
-    __slots__ = ("_line", "rate")
-    _line: Meter
-    """The next permit. A grab does what ``take(1, now)`` does, or nothing."""
-
-    _metered_take: Callable[..., int] = Scheduler.take
-
-    @property
-    def _meter(self) -> Meter | None:  # type: ignore[override]
-        """The line, if it is straight, and no subclass or attribute takes permits in another way."""
-        return self._line if self.take == self._metered_take and self._line.numbers[2] != NO_LINE else None
 
 
 def claim(owner: str, *schedulers: Scheduler) -> None:

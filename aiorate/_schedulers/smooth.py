@@ -119,11 +119,6 @@ class SmoothWarmingUp(_Smooth):
         self._earn = 5 * warm + cold
         super().__init__(rate, start=start)
 
-    def bound(self, window: int, largest: int = 1) -> int:
-        """``largest + rate x window``, because no permit costs less than the interval."""
-        check_window(window, largest)
-        return largest + self.rate._permits_in(window)
-
     def _measure(self) -> None:
         self._unit, self._cost = self.rate.permits, self.rate.period_ns * 2 * sum(self._cold_factor)
         self._most = self._warmup * self._unit * self._earn

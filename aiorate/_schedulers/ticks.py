@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiorate._meter import ENDLESS, NO_LINE, Meter, PureMeter
 from aiorate._rate import Rate, as_float, ceil_div, exact, ratio_of
-from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_window
+from aiorate._schedulers.interface import Scheduler, check_ask, check_ns, check_window
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
@@ -25,10 +25,10 @@ _ONE = 1
 _MOST_COUNTED = 256
 
 
-class Pacing(Metered):
+class Pacing(Scheduler):
     """The next free slot, which is `_line.due`, and a store that fills while that lies in the past."""
 
-    __slots__ = ("_cost", "_latest", "_lost", "_stored", "_unit")
+    __slots__ = ("_cost", "_latest", "_line", "_lost", "_stored", "_unit", "rate")
     _unit: int  # the ticks of a nanosecond
     _cost: int  # what a permit takes up in the store
     _price: int = 0  # the ticks that a stored permit costs, by the `_priced` here
@@ -136,6 +136,11 @@ class Pacing(Metered):
         behind = now * self._unit - due
         return 0 if behind < 0 else 1 + (0 if self._price else min(behind + stored, self._most) // self._cost)
 
+    def bound(self, window: int, largest: int = 1) -> int | None:
+        """``largest + rate x window``, where no permit costs less than the interval."""
+        check_window(window, largest)
+        return largest + self.rate._permits_in(window)
+
     @property
     def _spilled(self) -> int:
         """Nanoseconds of idle time that were given up or found the store full."""
@@ -194,9 +199,12 @@ class TicksAccumulator(Pacing):
         return 0 if self.ticks is None else max(0, now - self.ticks)
 
     def bound(self, window: int, largest: int = 1) -> int | None:
-        """None: after a pause, all the permits that it held up may go at once."""
-        check_window(window, largest)
-        return None
+        """None: after a pause, all the permits that it held up may go at once.
+
+        With strictness 1 ``largest + rate x window``; below that, a burst of any size may follow a long pause too.
+        """
+        most = super().bound(window, largest)
+        return None if self._kept else most
 
     def _after(self, permits: int, due: int, stored: int, lost: int, since: int) -> tuple[int, int, int]:
         given_up, (num, den) = 0, self._strictness
@@ -245,12 +253,6 @@ class BurstCompensation(TicksAccumulator):
         while due <= now * self._unit and count < _MOST_COUNTED:
             due, count = self._after(1, due, 0, 0, now + 1)[0], count + 1  # the next may come later
         return count
-
-    def bound(self, window: int, largest: int = 1) -> int | None:
-        """With strictness 1 ``largest + rate x window``. Otherwise None: a burst of any size may follow a long pause."""
-        check_window(window, largest)
-        num, den = self._strictness
-        return largest + self.rate._permits_in(window) if num == den else None
 
 
 class BurstRatio(TicksAccumulator):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from aiorate._errors import check_count
 from aiorate._meter import NO_LINE, Meter
 from aiorate._rate import EVEN, Rate, ceil_div
-from aiorate._schedulers.interface import Metered, check_ask, check_ns, check_permits, check_window
+from aiorate._schedulers.interface import Scheduler, check_ask, check_ns, check_permits, check_window
 
 if TYPE_CHECKING:
     from aiorate._rate import Number
@@ -43,11 +43,11 @@ def plan_of(rate: Rate | str, permits: int, ns: int = 0, ratio: tuple[int, int] 
     return rate, (unit, cost, full, full // den * num, num, den), (unit, cost, kept)
 
 
-class Stored(Metered):
+class Stored(Scheduler):
     """The room for permits that come back was smallest just before the take that found the highest level. So `_peaks` has the takes that
     found more than every later take."""
 
-    __slots__ = ("_at_first", "_initial", "_last", "_latest", "_over", "_peaks", "_plan")
+    __slots__ = ("_at_first", "_initial", "_last", "_latest", "_line", "_over", "_peaks", "_plan", "rate")
     _plan: tuple[int, int, int, int, int, int]
     _at_first: int  # the level before the schedule begins
     _last: Any  # the instant up to which it is filled; None: the schedule has not begun

@@ -12,7 +12,6 @@ import pytest
 
 import aiorate
 from aiorate._meter import ENDLESS, FAR, NO_LINE, PureMeter
-from aiorate._schedulers.interface import Metered
 
 SECOND = 10**9
 HOUR = 3_600 * SECOND
@@ -120,7 +119,7 @@ def test_the_compiled_meter_does_what_the_pure_one_does(compiled: type[PureMeter
 
 
 RATES = ["1/s", "7/s", "0.3/s", "12345/s", "3e9/s", "1/day", aiorate.Rate(10**30), aiorate.Rate(1, 10**6), aiorate.Rate(10**9 + 7, 2**40)]
-MADE: list[Callable[[Any], Metered]] = [
+MADE: list[Callable[[Any], Any]] = [
     lambda rate: aiorate.TokenBucket(rate, burst=1),
     lambda rate: aiorate.TokenBucket(rate, burst=7, initial=2),
     aiorate.TokenPool,
@@ -131,14 +130,14 @@ MADE: list[Callable[[Any], Metered]] = [
 ]
 
 
-def line_of(kind: type[PureMeter], scheduler: Metered) -> PureMeter:
+def line_of(kind: type[PureMeter], scheduler: Any) -> PureMeter:
     """The scheduler's line, kept by a meter of that kind."""
     meter = kind()
     meter.numbers, meter.due = scheduler._line.numbers, scheduler._line.due
     return meter
 
 
-def grab(scheduler: Metered, now: int, since: int | None) -> bool:
+def grab(scheduler: Any, now: int, since: int | None) -> bool:
     """Take a permit by the meter if that is open, since a late wake-up if one is given; else by `take`."""
     meter, taken = scheduler._meter, False
     if meter is not None:
