@@ -313,7 +313,7 @@ class Limit(Node):
     ) -> None:
         """Apply a server's pause, made longer by a random part of ``jitter`` ns, and its quotas: of requests, or those with a limit."""
         from aiorate._feedback import check_feedback
-        from aiorate._schedulers.server_quotas import heeding
+        from aiorate._schedulers.server_quotas import quotas_of
 
         check_feedback(feedback)
         before, resuming, paused = self.granted, self.resuming, feedback.pause is not None
@@ -328,11 +328,11 @@ class Limit(Node):
                 now, in_flight = node.look_now(), 0
                 if feedback.in_flight is not None:  # so are requests that have not run yet, and what is granted by now
                     in_flight = feedback.in_flight + resuming + count_of(self.granted - before)
-                told = quota, paused, now, node.held_for, in_flight
                 if dimension is not None:
-                    cast("Any", node.scheduler).cap(dimension, *told)
+                    quotas = cast("Any", node.scheduler).quotas_of(dimension)
                 else:
-                    node.permitted = cast("Any", heeding(node.permitted, *told))
+                    node.permitted = quotas = cast("Any", quotas_of(node.permitted))
+                quotas.heed(quota, paused, now, node.held_for, in_flight)
                 node.changed()
         if news:
             from aiorate._events import Event

@@ -91,9 +91,9 @@ class Tree:
         """Whether a strategy, or a finalizer that interrupted a decision, calls."""
         return False
 
-    def change(self, call: Callable[[], object]) -> None:
-        """Call a function that changes something, once the present decision is over."""
-        (self.post if self.deciding else self.run)(call)
+    def change(self, call: Callable[P, object], *args: P.args, **options: P.kwargs) -> None:
+        """Call a function that changes something; in a finalizer that interrupted a decision, right after it."""
+        (self.post if self.deciding else self.run)(partial(call, *args, **options))
 
     def after(self, call: Callable[[], object], /) -> None:
         """Call a function that may use the limiter, once the present decision is over."""
