@@ -1,7 +1,7 @@
 """One limit for each key: a host, a user, a chat. Keys come and go; a key that owes something is never dropped.
 
-Each new key and now and then a use looks at some of the others in turn, and drops those that were unused for long, so that eviction needs
-no task and no timer.
+The keys are roughly in the order of their last use: one that was used is put last when it is looked at next. Once there are too many, or
+with ``idle``, each new key and now and then a use looks at the first ones, so that eviction needs no task and no timer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ _REMEMBERED = 600 * NS_PER_SECOND  # longer keeps what was found for rare keys; 
 _logger = getLogger("aiorate")
 
 _UNUSED = 16_384  # uses of others before a key goes: that many keys used in turn are not made again and again
-_APART = 1024  # uses from one look at some keys to the next: in the main thread, a decision of all threads takes 50 us
+_APART = 1024  # uses from one look at the oldest keys to the next: in the main thread, a decision of all threads takes 50 us
+_MORE = 2  # keys that may go for each use, so that they go faster than they come
 
 
 class Keyed(Generic[K, V]):
@@ -88,7 +89,7 @@ class Keyed(Generic[K, V]):
         by_key = callable(shared) and not isinstance(shared, (Base, Keyed, type))  # which can be called too, but not with a key
         self._shared_of: Callable[[K], object] | None = cast("Callable[[K], object]", shared) if by_key else None
         self.shared = None if by_key or shared is None else self._checked(f"{own}(shared)", shared, True)
-        self._kept: OrderedDict[K, V] = OrderedDict()  # not looked at for longest first; changed in decisions only
+        self._kept: OrderedDict[K, V] = OrderedDict()  # unused for longest first; changed in decisions only
         self._uses = 0  # of any key
         self._closed = False
         self._watch: Watch | None = None
@@ -121,17 +122,16 @@ class Keyed(Generic[K, V]):
         else:
             member._node.used = uses if self._idle is None else self._now(member._node)
         if not uses % _APART:
-            self._tree.change(self._drop_unused, _APART // 2)
+            self._tree.change(self._drop_unused, _MORE * _APART)
         return member
 
     def _now(self, node: Limit) -> int:
         """How often any key was used or, with ``idle``, what the clock of the key's callers reads, also if nobody has asked it yet."""
         if self._idle is None:
             return self._uses
-        tree = node.tree
-        if tree.loop is None:
-            tree.here()
-        return tree.now()
+        if node.tree.loop is None:
+            node.tree.here()
+        return node.tree.now()
 
     def __len__(self) -> int:
         """How many keys are kept."""
@@ -243,28 +243,35 @@ class Keyed(Generic[K, V]):
         if shared is not None and made._lowest.line.turns is not None:  # they would miss it
             raise ValueError("others share it already: make one for each key, which others may share once it shares this limit.")
         made._share(shared)
-        made._node.used = self._now(made._node)
+        made._node.used = -self._now(made._node)
         if flow is not None and made._node.above is not None:
             made._node.flow = flow
         self._join_watch(key, made)
         if not self._closed:
             self._kept[key] = made
-        self._drop_unused(1)  # and one more for two uses, so that they go faster than they come
+        if self._idle is not None or len(self._kept) > self._max_keys:  # uses may be rare
+            self._drop_unused(_MORE)
         return made
 
     # Evicting.
 
     def _drop_unused(self, most: int) -> None:
-        """Look at so many keys at most, each in its turn. In a decision."""
+        """Drop the keys that were unused for longest: look at so many at most, and up to the first that stays. In a decision."""
         kept, counted, age = self._kept, self._idle is None, self._idle or _UNUSED
-        for _ in range(min(most, len(kept))):
-            if not kept:  # on_event has evicted them
+        for _ in range(most):
+            if not kept:  # or on_event has evicted them
                 return
             key = next(iter(kept))
             node = kept[key]._node
-            now = self._uses if counted else self._now(node)
-            if not ((now - node.used > age or len(kept) > self._max_keys) and self._evict(key)):
-                kept.move_to_end(key)
+            now, used = self._uses if counted else self._now(node), node.used
+            if now - abs(used) > age or (used <= 0 and len(kept) > self._max_keys):
+                if self._evict(key):
+                    continue
+                used = now  # it will owe what it owes for a while
+            elif used <= 0:
+                return
+            node.used = -used
+            kept.move_to_end(key)
 
     def _evict(self, key: K) -> bool:
         """Drop the key if it owes nothing and nobody holds what is kept for it. In a decision."""

@@ -8,8 +8,6 @@ from aiorate._errors import kind_of
 from aiorate._schedulers.interface import Scheduler, check_window, claim
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from aiorate._rate import Rate
     from aiorate._schedulers.interface import Standing
 
@@ -51,7 +49,7 @@ class AllOf(Scheduler):
     def books_since(self) -> bool:  # type: ignore[override]
         return any(member.books_since for member in self.members)
 
-    def _shares(self, permits: Any) -> Iterable[tuple[Any, Any]]:
+    def _shares(self, permits: Any) -> list[tuple[Any, Any]]:
         """Which members a request takes from, and how many permits of each."""
         return [(part, permits) for part in self._permitted]
 

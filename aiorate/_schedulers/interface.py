@@ -24,7 +24,7 @@ The laws, which `aiorate.testing.check_scheduler` tries on any scheduler:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiorate._errors import called, check_count
 from aiorate._meter import NO_LINE
@@ -178,11 +178,9 @@ class Metered(Scheduler):
     The subclass keeps the instant of its next permit in `_line.due`, in ticks, and sets ``_metered_take = take`` below its own `take`.
     """
 
-    __slots__ = ("_latest", "_line", "rate")
+    __slots__ = ("_line", "rate")
     _line: Meter
     """The next permit. A grab does what ``take(1, now)`` does, or nothing."""
-    _latest: Any
-    """What undoes the latest takes, their instant first; None: they stand."""
 
     _metered_take: Callable[..., int] = Scheduler.take
 
@@ -190,10 +188,6 @@ class Metered(Scheduler):
     def _meter(self) -> Meter | None:  # type: ignore[override]
         """The line, if it is straight, and no subclass or attribute takes permits in another way."""
         return self._line if self.take == self._metered_take and self._line.numbers[2] != NO_LINE else None
-
-    def _heed_grabs(self) -> None:
-        """Note the grabs since the last call. All takes before them stand."""
-        self._latest, self._line.peak = None, -1
 
 
 def claim(owner: str, *schedulers: Scheduler) -> None:

@@ -5,7 +5,6 @@ It only ever lowers what a strategy has available. A server has counted the gran
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from aiorate._rate import ceil_div, duration_to_ns
@@ -185,7 +184,7 @@ class ServerQuotas(AllOf):
             left, until, doubted = min(left, last.level), max(until, last.until), 0
         windows.append(window := _Remainder(left, _PLENTY, 0, 1, now, now, 0, until))
         window.doubted = doubted
-        windows.sort(key=attrgetter("until"))
+        windows.sort(key=lambda each: each.until)
         self._permitted = (*self.members, *windows, *self._buckets.values())  # type: ignore[arg-type]
 
     def refill(self, name: str, left: int, size: int, full_in: int, now: int, at: int, error: int = 0, in_flight: int = 0) -> None:

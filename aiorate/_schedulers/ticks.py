@@ -28,7 +28,7 @@ _MOST_COUNTED = 256
 class Pacing(Metered):
     """The next free slot, which is `_line.due`, and a store that fills while that lies in the past."""
 
-    __slots__ = ("_cost", "_lost", "_stored", "_unit")
+    __slots__ = ("_cost", "_latest", "_lost", "_stored", "_unit")
     _unit: int  # the ticks of a nanosecond
     _cost: int  # what a permit takes up in the store
     _price: int = 0  # the ticks that a stored permit costs, by the `_priced` here
@@ -74,8 +74,8 @@ class Pacing(Metered):
         at = -(-due // unit)  # rounded up
         if at > now:
             return at
-        if line.peak >= 0:
-            self._heed_grabs()
+        if line.peak >= 0:  # the takes before a grab stand
+            self._latest, line.peak = None, -1
         if not self.books_since:
             since = at
         elif since is None or since > now:
@@ -108,7 +108,7 @@ class Pacing(Metered):
         """Undo the takes at ``taken``, if they are the latest. An older slot is lost, because it has delayed later requests."""
         check_ask("give_back()", permits, now, taken)
         if self._line.peak >= 0:
-            self._heed_grabs()
+            self._latest, self._line.peak = None, -1
         while permits > 0 and (latest := self._latest) is not None and latest[0] == taken:
             before, permits = latest[2], permits - latest[1]
             due, stored, lost, since, self._latest = before

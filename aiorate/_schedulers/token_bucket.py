@@ -47,13 +47,13 @@ class Stored(Metered):
     """The room for permits that come back was smallest just before the take that found the highest level. So `_peaks` has the takes that
     found more than every later take."""
 
-    __slots__ = ("_at_first", "_initial", "_last", "_over", "_peaks", "_plan")
+    __slots__ = ("_at_first", "_initial", "_last", "_latest", "_over", "_peaks", "_plan")
     _plan: tuple[int, int, int, int, int, int]
     _at_first: int  # the level before the schedule begins
     _last: Any  # the instant up to which it is filled; None: the schedule has not begun
     _over: int  # what has overflowed and has not returned
     _latest: tuple[int, int, int, int, Any] | None
-    """Of the latest group: its instant, its permits, and the state before it: due, overflow, and filled up to."""
+    """Of the latest group: its instant, its permits, and the state before it: due, overflow, and filled up to. None: all takes stand."""
     _peaks: list[tuple[int, int]] | None  # takes, by instant, and the levels that they found, which descend
 
     def _setup(self, plan: Plan, initial: int, start: int | None) -> None:
@@ -215,12 +215,13 @@ class Stored(Metered):
             self._keep(last, level + room, over + credit - room)
 
     def _heed_grabs(self) -> None:
+        """Note the grabs since the last call. All takes before them stand."""
         line, (unit, cost, *_) = self._line, self._plan
         self._note_level(line.last, line.peak + cost)
         # Callers that wait since a late wake-up take what has come since, and it is filled only as far as they need.
         self._last = max(self._last, min(line.last, line.since), ceil_div(line.due - cost, unit))  # type: ignore[operator]
         self._over, line.cut = self._over + line.cut, 0
-        super()._heed_grabs()
+        self._latest, line.peak = None, -1
 
     def charge(self, permits: int, now: int) -> None:
         """Take any number of permits at once. The level may fall below zero."""

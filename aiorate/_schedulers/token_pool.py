@@ -14,7 +14,6 @@ from aiorate._schedulers.token_bucket import Stored, plan_of
 
 if TYPE_CHECKING:
     from datetime import timedelta
-    from typing import ClassVar
 
     from aiorate._rate import Number
 
@@ -42,7 +41,7 @@ class TokenPool(Stored):
     __slots__ = ("_size",)
     _size: tuple[int, int]
     _shown: tuple[str, ...] = ("burst_ratio",)
-    _least: ClassVar[tuple[int, int]] = 2, _LEAST_POOL_NS
+    _least: tuple[int, int] = 2, _LEAST_POOL_NS
     """The size of the active pool: in permits or, if that is more, in ns."""
 
     def __init__(

@@ -51,7 +51,7 @@ class Node(Supply):
         super().__init__(scheduler, catch_up, tree, name)
         self.waker: Waker | None = None  # makes the tickets of its line; None: nobody has waited in it
         self.keeps: object = None  # the limiter that it shares, which might be evicted if nobody held it
-        self.used: int = 0  # of a key: how often any key had been used, or what the clock read, when it was used last
+        self.used: int = 0  # of a key: how often any had been used, or the clock read, at its last use; below 0: it was looked at since
         self.flow: Flow | None = None  # this limit among those that share the one above
         self.standing: Ticket | Node | None = None  # the first here, which stands in the line above
         self.wanted: Permits = 0  # its permits there

@@ -144,8 +144,7 @@ def grab(scheduler: Metered, now: int, since: int | None) -> bool:
     if meter is not None:
         meter.until, meter.read = FAR, lambda: now
         if meter.since != (FAR if since is None else since):
-            if meter.peak >= 0:
-                scheduler._heed_grabs()
+            scheduler.available(now)  # notes earlier grabs
             meter.since = FAR if since is None else since
         taken = meter.grab()
         meter.until, meter.read = 0, int
