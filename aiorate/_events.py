@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _KINDS = {  # the level of the record, and its text
     "paused": (logging.WARNING, "paused for {0.seconds:g} s by the server{1}"),
     "skipped": (logging.INFO, "{0.permits} permits skipped because the event loop was late"),
-    "clamped": (logging.WARNING, "estimate lowered to {0.permits}, the most that can be granted at once"),
+    "clamped": (logging.WARNING, "estimate of {0.key} lowered to {0.permits}, the most that can be granted at once"),
     "evicted": (logging.DEBUG, "evicted"),
     "degraded": (logging.WARNING, "the store does not answer{1}"),
     "restored": (logging.WARNING, "the store answers again, after {0.seconds:.3g} s"),

@@ -131,7 +131,7 @@ def check_feedback(feedback: Feedback) -> None:
 def _seconds(what: str, duration: Duration | None) -> float | None:
     if duration is None:
         return None
-    ns = duration_to_ns(duration, what, "None (not reported)")
+    ns = duration_to_ns(duration, what)
     return duration if isinstance(duration, (int, float)) else ns_to_seconds(ns)
 
 

@@ -1,8 +1,8 @@
 """The meter takes a permit that lies ready in one call, which reads the clock, compares and adds.
 
 For single permits, four strategies are a straight line: a bucket, a pool with burst ratio 1, the ticks accumulator, and burst compensation
-with a strictness of 0 or 1. A permit is due at an instant, the next one some ticks (`Rate._ticks`) later, and what lies idle for longer
-than the slack is cut off. The scheduler keeps that instant in its meter and nowhere else.
+with a strictness of 0 or 1. A permit is due at an instant, the next one some ticks (`Rate._ticks`) later, and of the time that it lies idle
+so much is kept and the rest cut off. The scheduler keeps that instant in its meter and nowhere else.
 
 The meter that is compiled from ``_cmeter.c`` does the same, several times faster. It is optional, and the environment variable
 ``AIORATE_PURE=1`` leaves it out.
@@ -10,22 +10,23 @@ The meter that is compiled from ``_cmeter.c`` does the same, several times faste
 
 from __future__ import annotations
 
+import copyreg
+from contextlib import suppress
 from math import inf
 from os import environ
 from threading import get_ident
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias
 
     Take = Callable[[int, int, int | None], int]
 
 
 FAR = 1 << 62  # an instant that no clock reaches, in ns
-ENDLESS = inf  # the slack of a line from which nothing is cut off
-NO_LINE = (1, 1, -inf, -1)  # the numbers where the line is not straight, and no grab succeeds
+ENDLESS = inf  # what is kept where nothing is cut off
+NO_LINE = -inf  # the same where the line is not straight, and no grab succeeds
 
 
 class PureLoopCheck:
@@ -45,11 +46,12 @@ class PureMeter:
 
     __slots__ = ("above", "ask", "check", "cut", "due", "grabs", "last", "numbers", "offset", "peak", "read", "since", "until")
 
-    def __init__(self, numbers: tuple[int, int, float, int] = NO_LINE, due: int | None = None, *, ask: Take | None = None) -> None:
-        self.numbers: tuple[int, int, float, int] = numbers
-        """`unit`, `cost`, `slack` and `kept`: ticks of a nanosecond, ticks from one permit to the next, the most ticks for which a permit
-        lies idle (or `ENDLESS`), and how many count if it lay idle for longer."""
-        self.due: int | None = due
+    def __init__(self, ask: Take | None = None) -> None:
+        self.numbers: tuple[int, int, Any] = (1, 1, NO_LINE)
+        """`unit`, `cost` and `kept`: ticks of a nanosecond, ticks from one permit to the next, and how many of the ticks for which a permit
+        lies idle count: `ENDLESS` for all, `NO_LINE` for a meter that grants none. Less than a nanosecond above that is within the instant:
+        cutting it off would be drift."""
+        self.due: int | None = None
         """The tick at which the next permit is due; None: the schedule has not begun, and no grab succeeds."""
         self.ask: Take | None = ask
         """The `take` of a scheduler whose permits lie on no straight line, called for each permit."""
@@ -87,16 +89,14 @@ class PureMeter:
             return taken
         if (due := self.due) is None:
             return False
-        unit, cost, slack, kept = self.numbers
+        unit, cost, kept = self.numbers
         idle, lost = now * unit - due, 0
         if idle < 0:
             return False
-        if now > self.since:
+        if late := now > self.since:
             idle = max(self.since * unit - due, 0)
-            if idle > slack:
-                return False
-        elif idle > slack:
-            if kept < 0:
+        if idle - kept >= unit:
+            if late or kept < 0:
                 return False
             idle, lost = kept, idle - kept
         if self.above is not None and not self.above.grab(trying):
@@ -108,21 +108,19 @@ class PureMeter:
         self.grabs += 1
         return True
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """For copies of a scheduler: the line alone, shut."""
-        return type(self), (self.numbers, self.due), (None, {name: getattr(self, name) for name in ("since", "last", "cut", "peak")})
+
+Meter: TypeAlias = PureMeter
+LoopCheck: TypeAlias = PureLoopCheck
+if not TYPE_CHECKING and not environ.get("AIORATE_PURE"):
+    with suppress(ImportError):
+        from aiorate._cmeter import LoopCheck, Meter  # noqa: F401  # for those who import it from here
+COMPILED: bool = Meter is not PureMeter  # whether `Meter` is the compiled one
 
 
-COMPILED: bool = False  # whether `Meter` is the compiled one
-if TYPE_CHECKING:
-    Meter: TypeAlias = PureMeter
-    LoopCheck: TypeAlias = PureLoopCheck
-elif environ.get("AIORATE_PURE"):
-    Meter, LoopCheck = PureMeter, PureLoopCheck
-else:
-    try:
-        from aiorate._cmeter import LoopCheck, Meter
+def reduced(meter: Meter) -> Any:
+    """For copies of a scheduler: the line alone, shut."""
+    return type(meter), (), (None, {name: getattr(meter, name) for name in ("numbers", "due", "since", "last", "cut", "peak")})
 
-        COMPILED = True
-    except ImportError:
-        Meter, LoopCheck = PureMeter, PureLoopCheck
+
+copyreg.pickle(Meter, reduced)
+copyreg.pickle(PureMeter, reduced)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 NS_PER_SECOND = 1_000_000_000
 _DAY_NS = 86_400 * NS_PER_SECOND
 _WRITTEN_DIGITS = 15  # a float with more digits is the result of a computation
-_WHOLE_FLOATS = 2**53  # below it, a whole float is the number that is written
-NO_BOUND = "None (no bound)"  # the ``also`` of a duration that may be None
 _SHORT = 10**6  # seconds: below it, a float times 10**9 is within a quarter of what is written
 _PLACES = 4  # after the point of a rate that is shown
 MOST_DIGITS = 400  # numbers outside 1e-400 to 1e400 are refused, because their arithmetic would take minutes
@@ -149,10 +147,6 @@ class Rate:
         """Whole permits that a duration is worth, rounded down."""
         return ns * self.permits // self.period_ns
 
-    def _permits_and_rest(self, ns: int, rest: int) -> tuple[int, int]:
-        """Whole permits of a duration and an earlier rest, and the new rest."""
-        return divmod(ns * self.permits + rest, self.period_ns)
-
     def _slower_than(self, other: Rate) -> bool:
         return self.permits * other.period_ns < other.permits * self.period_ns
 
@@ -213,14 +207,12 @@ def read_rate(text: str, calendar: bool = False) -> Rate:
     return Rate._exactly(n, count * _UNITS[unit], n_den, count_den)
 
 
-def exact(value: Number, what: str, also: str = "") -> tuple[int, int]:
+def exact(value: Number, what: str) -> tuple[int, int]:
     """Numerator and denominator of a finite number. A float counts as it is written, not as it is stored.
 
-    Raises ValueError or TypeError that begins with ``what``. ``also`` names other values in the message.
+    Raises ValueError or TypeError that begins with ``what``.
     """
     given = value
-    if isinstance(value, float) and abs(value) < _WHOLE_FLOATS and value.is_integer():
-        value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         fits = -_MOST < value < _MOST
     else:
@@ -228,14 +220,14 @@ def exact(value: Number, what: str, also: str = "") -> tuple[int, int]:
         from fractions import Fraction
 
         if isinstance(value, bool) or not isinstance(value, (float, Decimal, Fraction)):
-            raise TypeError(f"{what} must be an int, float, Decimal or Fraction{also}, not {type(value).__name__}.")
+            raise TypeError(f"{what} must be an int, float, Decimal or Fraction, not {type(value).__name__}.")
         if isinstance(value, float):
             value = Decimal(float.__repr__(value))
         if isinstance(value, Decimal) and not value.is_finite():
-            raise ValueError(f"{called(what, given)} must be a finite number{also}.")
+            raise ValueError(f"{called(what, given)} must be a finite number.")
         fits = isinstance(value, Fraction) or not value or abs(value.adjusted()) <= MOST_DIGITS
     if not fits:
-        raise ValueError(f"{called(what, given)} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}{also}.")
+        raise ValueError(f"{called(what, given)} must be within 1e-{MOST_DIGITS} to 1e{MOST_DIGITS}.")
     return value.as_integer_ratio()
 
 
@@ -244,13 +236,11 @@ def ratio_of(value: Number, what: str) -> tuple[int, int]:
     num, den = exact(value, f"{what})")
     if num < den:
         raise ValueError(f"{what}={value!r}) must be 1 or more; 1 means no catching up.")
-    return (num, den) if num > den else EVEN
+    return num, den
 
 
 def written(text: str, what: str) -> tuple[int, int]:
     """Numerator and denominator of a decimal text."""
-    if len(text) > 2 * MOST_DIGITS:
-        raise ValueError(f"{what}: a number of {len(text)} digits is too long; {2 * MOST_DIGITS} are allowed.")
     if text.isdigit():
         return exact(int(text), what)
     from decimal import Decimal
@@ -258,30 +248,29 @@ def written(text: str, what: str) -> tuple[int, int]:
     return exact(Decimal(text), what)
 
 
-def exact_seconds(value: Duration, what: str, also: str = "") -> tuple[int, int]:
+def exact_seconds(value: Duration, what: str) -> tuple[int, int]:
     """As `exact`, of a duration in seconds, below 0 too."""
     if not isinstance(value, (int, float)):
         from datetime import timedelta  # slower than importing all of aiorate
 
         if isinstance(value, timedelta):  # total_seconds() is a float, these three are whole numbers
             return (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds, 1_000_000
-    also = also and f" or {also}"
     try:
-        return exact(value, what, f", 0 seconds or more{also and ','}{also}")
+        return exact(value, what)
     except TypeError:
-        raise TypeError(f"{what} must be a timedelta or a number of seconds{also}, not {type(value).__name__}.") from None
+        raise TypeError(f"{what} must be a timedelta or a number of seconds, not {type(value).__name__}.") from None
 
 
-def duration_to_ns(value: Duration, what: str, also: str = "") -> int:
+def duration_to_ns(value: Duration, what: str) -> int:
     """A duration of 0 or more, in seconds or as a timedelta, to the nearest whole nanosecond. Errors are as in `exact`."""
     if type(value) in (float, int) and 0 <= value < _SHORT:  # type: ignore[operator]  # in a sixth of the time of the exact way
         ns: float = value * NS_PER_SECOND  # type: ignore[assignment]
         nearest = int(ns + 0.5)
         if -0.25 < ns - nearest < 0.25:
             return nearest
-    num, den = exact_seconds(value, what, also)
+    num, den = exact_seconds(value, what)
     if num < 0:
-        raise ValueError(f"{called(what, value)} must be 0 seconds or more{also and ', or '}{also}.")
+        raise ValueError(f"{called(what, value)} must be 0 seconds or more.")
     return (2 * num * NS_PER_SECOND + den) // (2 * den)
 
 

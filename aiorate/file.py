@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -22,12 +23,11 @@ from aiorate._schedulers.amounts import count_of
 from aiorate._store.budget import StoreBudget
 from aiorate._store.file import Record
 from aiorate._store.file_session import SLACK_NS, FileSession
-from aiorate._store.options import check_name, limit_of, parts_of
+from aiorate._store.options import check_name, limit_of, limits_of
 from aiorate._store.pool import Pool
 
 if TYPE_CHECKING:
     import os
-    from collections import Counter
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any, Literal
 
@@ -55,27 +55,22 @@ class _Desks(Generic[D]):
     _may_block = True
 
     def _open(self, desk: Callable[[Scope], D], scope: Scope) -> None:
-        self._make: Callable[[Scope], D] = desk
-        self._first: D = desk(scope)
-        self._second: dict[None, D] = {}  # empty until needed. setdefault() is one step for all threads
+        self._make = desk
+        self._desks: dict[bool, D] = {False: desk(scope)}  # True: the second, once it is needed. setdefault() is one step for all threads
         self._thread: dict[None, int] = {}  # that of the first desk; empty until somebody calls
 
     def _desk(self, blocks: bool = False) -> D:
-        me, first = get_ident(), self._first
+        me, first = get_ident(), self._desks[False]
         if first._node.tree.threads or (not blocks and self._thread.setdefault(None, me) == me):
             return first
         if first._node.above is not None:
             raise RuntimeError("with a shared limit it is for one event loop. For threads, create all of them with scope='process'.")
-        return self._second.get(None) or self._second.setdefault(None, self._make("process"))
-
-    @property
-    def _desks(self) -> list[D]:
-        return [self._first, *self._second.values()]
+        return self._desks.get(True) or self._desks.setdefault(True, self._make("process"))
 
     def _each(self, call: Callable[[D], object]) -> None:
         """Call it with all desks, in a desk's own event loop if that runs."""
         here = self._desk()
-        for desk in self._desks:
+        for desk in [*self._desks.values()]:
             loop = desk._node.tree.loop
             if desk is here or loop is None or desk._node.tree.threads or not loop.running:
                 call(desk)
@@ -93,24 +88,26 @@ class _Desks(Generic[D]):
         self._desk()._share(shared)
 
     def _totals(self) -> Counter[tuple[str, str | None]]:
-        total, *others = [desk._totals() for desk in self._desks]
-        for other in others:
-            total.update(other)
+        total: Counter[tuple[str, str | None]] = Counter()
+        for desk in [*self._desks.values()]:
+            total.update(desk._totals())
         return total
 
     def statistics(self) -> Statistics:
         """Return a snapshot of the counters, those of this process. The lengths of waits are those of the event loop that calls or,
         elsewhere, of all other threads; ``available`` is what all processes have."""
         found, total = self._desk().statistics(), self._totals()
-        granted = sum([count_of(desk._node.granted - desk._node.counters.given_back) for desk in self._desks])
-        return replace(found, granted=granted, refused=total["refusals", None], waiting=total["waiting", None])
+        nodes, names = [desk._node for desk in [*self._desks.values()]], ("cancelled", "refunded", "charged", "skipped")
+        granted = sum([count_of(node.granted - node.counters.given_back) for node in nodes])
+        counts: dict[str, Any] = {name: sum([getattr(node.counters, name) for node in nodes]) for name in names}
+        return replace(found, granted=granted, refused=total["refusals", None], waiting=total["waiting", None], **counts)
 
     def watch(self, on_wait: Callable[[Waited], object]) -> Callable[[], None]:
         """Call a function after each wait, with a `Waited`; see `Limiter.watch`. Returns a function that ends the calls."""
-        if self._first._node.above is None:
+        if self._desks[False]._node.above is None:
             self._desk(blocks=True)
         ends = ExitStack()
-        for desk in self._desks:
+        for desk in self._desks.values():
             ends.callback(desk.watch(on_wait))
         return ends.close
 
@@ -166,13 +163,13 @@ class FileLimiter(_Desks[Limiter], Limiter):
     ) -> None:
         check_name("FileLimiter", "-" if name == "" else name)
         ahead = duration_to_ns(lease, "FileLimiter(lease)")
-        parts, late = parts_of("FileLimiter", rate, burst, ahead), max(SLACK_NS, ahead)
-        unit = parts[0].calendar is None
-        record = Record(path, name, "limiter" if unit else "window", len(parts))
+        limits, late = limits_of("FileLimiter", rate, burst, ahead), max(SLACK_NS, ahead)
+        unit = limits[0][2] is None
+        record = Record(path, name, "limiter" if unit else "window", len(limits))
 
         def desk(scope: Scope) -> Limiter:
             limiter = Limiter(
-                pool := Pool(parts, unit, late),
+                pool := Pool(limits, unit, late),
                 catch_up=ns_to_seconds(late),
                 max_waiting=max_waiting,
                 max_concurrency=max_concurrency,

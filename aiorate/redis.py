@@ -12,7 +12,7 @@ from urllib.parse import quote
 from aiorate._limiters.limiter import Limiter
 from aiorate._rate import ns_to_seconds
 from aiorate._store.budget import StoreBudget
-from aiorate._store.options import Terms, limit_of, parts_of
+from aiorate._store.options import limit_of, limits_of
 from aiorate._store.pool import Pool
 from aiorate._store.session import KEY, StoreSession
 
@@ -83,14 +83,14 @@ class RedisLimiter(Limiter):
         on_wait: Callable[[Waited], object] | None = None,
         scope: Literal["loop", "process"] = "loop",
     ) -> None:
-        parts = parts_of("RedisLimiter", rate, burst, lease)
-        kind = "limiter" if parts[0].calendar is None else "window"
+        limits = limits_of("RedisLimiter", rate, burst, lease)
+        kind = "limiter" if limits[0][2] is None else "window"
         durations: dict[str, Any] = {"horizon": horizon, "lease": lease, "slack": slack, "grace": grace}
-        terms = Terms("RedisLimiter", kind, client_or_url, name, scope, on_unavailable, local_share, **durations)
-        pool = Pool(parts, kind == "limiter", terms.late)
+        session = StoreSession("RedisLimiter", kind, client_or_url, name, scope, on_unavailable, local_share, **durations)
+        pool = Pool(limits, kind == "limiter", session.late)
         super().__init__(
             pool,
-            catch_up=ns_to_seconds(terms.late),
+            catch_up=ns_to_seconds(session.late),
             max_waiting=max_waiting,
             precise=precise,
             clock=clock,
@@ -100,7 +100,7 @@ class RedisLimiter(Limiter):
             on_wait=on_wait,
             scope=scope,
         )
-        StoreSession(self._node, pool, terms)
+        session.begin(self._node, pool)
 
     @property
     def key(self) -> str:
@@ -155,9 +155,9 @@ class RedisBudget(StoreBudget):
     ) -> None:
         kind = "budget:" + ",".join(map(quote, dimensions))
         durations: dict[str, Any] = {"horizon": horizon, "lease": lease, "slack": slack, "grace": grace}
-        terms = Terms("RedisBudget", kind, client_or_url, name, scope, on_unavailable, local_share, **durations)
+        session = StoreSession("RedisBudget", kind, client_or_url, name, scope, on_unavailable, local_share, **durations)
         super().__init__(
-            terms.late,
+            session.late,
             {each: limit_of(f"RedisBudget({each})", limit) for each, limit in dimensions.items()},
             shared=shared,
             on_error=on_error,
@@ -168,7 +168,7 @@ class RedisBudget(StoreBudget):
             on_wait=on_wait,
             scope=scope,
         )
-        StoreSession(self._node, self._pool, terms)
+        session.begin(self._node, self._pool)
 
     @property
     def key(self) -> str:

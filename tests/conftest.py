@@ -18,8 +18,8 @@ from helpers.meters import PLAIN, Machine, steady
 from helpers.server import Server
 from helpers.stores import RealServer
 
-from aiorate._loops.asyncio import AsyncioLoop
 from aiorate._meter import PureMeter
+from aiorate._tree.tree import Tree
 from aiorate.testing import VirtualLoop
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     A test with the mark ``shut_meter`` has the meter as it is without that, and its reason says why.
     """
     if os.environ.get("AIORATE_TEST_METER") == "open":
-        AsyncioLoop.__init__ = PLAIN if item.get_closest_marker("shut_meter") else steady()  # type: ignore[method-assign]
+        Tree._use = PLAIN if item.get_closest_marker("shut_meter") else steady()  # type: ignore[method-assign]
 
 
 def pytest_collection_finish() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -128,11 +127,11 @@ class _Search:
         self.node, self.lowest, self.highest, self._period, self._told = node, lowest, highest, period, rate.per_second
         self._finder = Finder(rate.per_second, lowest.per_second, highest.per_second, refused)
         self._begun = node.tree.run(node.look_now)
-        node.tree.change(partial(node.move_rate, rate))
+        node.tree.change(node.move_rate, rate)
 
     def hear(self, took: int, pause: int | None, feedback: Feedback | None = None) -> None:
         """A request granted ``took`` ns ago was answered. ``pause``: for how many ns to stay away; None: the server served it."""
-        self.node.tree.change(partial(self._learn, took, pause, feedback))
+        self.node.tree.change(self._learn, took, pause, feedback)
 
     def _learn(self, took: int, pause: int | None, feedback: Feedback | None) -> None:
         node, finder = self.node, self._finder

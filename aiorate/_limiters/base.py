@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from aiorate._errors import LimiterClosed, called, check_count, kind_of, no_copy
 from aiorate._loops.loop import Clock
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Literal, NoReturn
 
     from aiorate._events import Event, Waited
-    from aiorate._feedback import Feedback, Quota
+    from aiorate._feedback import Feedback
     from aiorate._limiters.statistics import Statistics
     from aiorate._rate import Duration, Number, Rate
     from aiorate._schedulers.amounts import Permits
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     Limits = _One | Sequence[_One]  # a list or a tuple
 
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -40,6 +38,8 @@ class Base:
 
     __slots__ = ("__weakref__", "_lowest", "_meter", "_node", "_places")
     _places: tuple[tuple[Limit, Places], ...]  # that a block takes, each with its limit: its own, and shared ones
+    _limit_of: Any = None  # Callable[[Feedback, Quota], tuple[Limit, str | None] | None]
+    """The limit to which a quota of a response applies, and the dimension if it has several. By default, its own, if of requests."""
     _lowest: Limit  # asked on entering, and by those who share it: that of its places, if it has any
 
     def __init__(
@@ -101,20 +101,16 @@ class Base:
 
     # Changing, for those in line too.
 
-    def _change(self, change: Callable[P, object], *args: P.args, **options: P.kwargs) -> None:
-        """Change something, one thread at a time; in a finalizer that interrupted a decision, right after it."""
-        self._node.tree.change(partial(change, *args, **options))
-
     def pause(self, seconds: Duration) -> None:
         """Let nothing through for this many seconds, or a timedelta. What it shares with others is not paused.
 
         If pauses overlap, the latest end wins. Afterwards the queue goes on where it stopped; paused time is neither saved up nor owed.
         """
-        self._change(self._node.pause, duration_to_ns(seconds, "pause()"))
+        self._node.tree.change(self._node.pause, duration_to_ns(seconds, "pause()"))
 
     def resume(self) -> None:
         """End a pause now, whoever began it."""
-        self._change(self._node.resume)
+        self._node.tree.change(self._node.resume)
 
     def observe(self, feedback: Feedback | None, *, jitter: Duration = 0) -> None:
         """Apply what a server's response said about the limit, as `aiorate.http.read_feedback` reads it. None does nothing.
@@ -127,11 +123,7 @@ class Base:
             jitter: Make a pause longer by a random part of this many seconds, so that many clients do not come back together.
         """
         if feedback is not None:
-            self._change(self._node.observe, feedback, duration_to_ns(jitter, "observe(jitter)"), self._limit_of)
-
-    def _limit_of(self, feedback: Feedback, quota: Quota) -> tuple[Limit, str | None] | None:
-        """The limit to which a quota of a response applies, and the dimension if it has several; None: to no limit."""
-        return (self._node, None) if quota.unit == "requests" else None
+            self._node.tree.change(self._node.observe, feedback, duration_to_ns(jitter, "observe(jitter)"), self._limit_of)
 
     async def aclose(self) -> None:
         """Close it. Callers in the queue get `LimiterClosed`, and no task or timer is left when this returns.

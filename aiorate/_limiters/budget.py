@@ -16,7 +16,7 @@ from aiorate._events import Event
 from aiorate._limiters.base import Base, finish, strategy_of
 from aiorate._limiters.keyed import Keyed
 from aiorate._limiters.limiter import Limiter
-from aiorate._rate import NO_BOUND, duration_to_ns, ns_to_seconds
+from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
 from aiorate._tree.node import undo
@@ -153,7 +153,7 @@ class Budget(Base):
         """
         if on_error is not None:
             check_on_error("reserve(on_error)", on_error)
-        most_ns = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)", NO_BOUND)
+        most_ns = None if max_wait is None else duration_to_ns(max_wait, "reserve(max_wait)")
         asked = self._asked("reserve", amounts)
         for place, amount in amounts.items():
             if asked[place] < amount and place not in self._told:
@@ -188,14 +188,13 @@ class Budget(Base):
         return self._node.tree.run(self._available, dimension)
 
     def _available(self, place: str) -> int:
-        last = max(number for number, (name, _, _) in enumerate(self._parts) if name == place)
-        least = []
-        for name, node, limit in self._parts[: last + 1]:  # a reservation of it takes nothing of those after them
+        held, least = False, []
+        for name, node, _ in self._parts:  # a reservation of it takes nothing of those after the last that has it
             now, dimensions = node.informed(), node.scheduler
-            if node is not limit and (node.closed or node.held_at is not None or node.line.is_waited_in):
-                return 0
+            held = held or node.is_held
             if name == place:
-                least.append(dimensions.available_of(place, now) if isinstance(dimensions, Dimensions) else node.available())
+                own = dimensions.available_of(place, now) if isinstance(dimensions, Dimensions) else node.available()
+                least.append(0 if held else own)
         return min(least)
 
     def delay(self, **amounts: int) -> float:
@@ -250,7 +249,7 @@ class Lease:
         self._amounts = amounts
         self._most_ns = most_ns
         self._on_error = on_error
-        self._state: Literal["not entered", "waiting", "refused", "reserved", "settled", "over"] = "not entered"
+        self._state: Literal["not entered", "waiting", "reserved", "settled", "over"] = "not entered"
         self._taken: Taken = ()  # while it is held
         self.waited: float = 0.0
         """Seconds waited."""
@@ -267,14 +266,13 @@ class Lease:
         return self._enter()
 
     async def _enter(self, blocking: bool = False) -> Lease:
-        if self._state not in ("not entered", "refused"):
+        if self._state != "not entered":
             raise RuntimeError("a lease can be entered only once. Call reserve() again for each call.")
         self._state, node, ask = "waiting", self._budget._node, (self._amounts, self._most_ns)
         try:
             waited, _, self._taken = node.wait_blocking(*ask) if blocking else await node.acquire(*ask)
-        except BaseException:  # even of a signal handler: nothing was spent, and it may be tried again
-            taken, self._taken, self._state = self._taken, (), "refused"
-            self._amounts = Amounts(self._amounts.names, self._amounts.of)  # without what it waited for
+        except BaseException:  # even of a signal handler: nothing was spent
+            taken, self._taken, self._state = self._taken, (), "over"
             if taken:
                 node.tree.post(partial(undo, taken))
             raise
@@ -294,9 +292,9 @@ class Lease:
         """The same for ``with``, in any thread."""
         if self._state == "reserved":
             self._state = "over"
-            refunded = error is not None and self._on_error == "refund"
-            # Posted, because a finalizer may leave, and must not wait.
-            self._budget._node.tree.post(partial(self._end, dict.fromkeys(self._amounts.names, 0) if refunded else {}))
+            if error is not None and self._on_error == "refund":
+                # Posted, because a finalizer may leave, and must not wait.
+                self._budget._node.tree.post(partial(self._end, dict.fromkeys(self._amounts.names, 0)))
 
     def settle(self, **used: int) -> None:
         """Say what was really used. Less is given back, and more is charged. Dimensions you leave out stay as reserved.
@@ -309,27 +307,25 @@ class Lease:
         if self._state == "settled":
             return
         if self._state != "reserved":
-            raise RuntimeError("settle(): a lease is settled inside its block. After it the estimate stands: reserve(on_error='refund').")
+            raise RuntimeError("settle(): a lease is settled inside its block. Call it there: at the end the estimate became final.")
         self._budget._check_amounts("settle", used)
-        self._budget._node.tree.change(partial(self._end, used, "settled"))
+        self._state = "settled"
+        self._budget._node.tree.change(self._end, used)
 
     def refund(self) -> None:
         """Give everything back, because the call was not made."""
         self.settle(**dict.fromkeys(self._amounts.names, 0))
 
-    def _end(self, used: dict[str, int], state: Literal["settled", "over"] = "over") -> None:
-        """Hold nothing from now on, and correct what was taken by what was ``used``. In a decision."""
-        taken, self._taken = self._taken, ()  # first: interrupted in the middle, the correction must not be made twice
-        if taken:  # else another thread has settled it
-            self._state, reserved = state, self._amounts
-            if used:
-                more = tuple([used.get(place, amount) - amount for place, amount in reserved.by_name().items()])
-                _correct(self._budget._node, Amounts(reserved.names, more), taken)
+    def _end(self, used: dict[str, int]) -> None:
+        """Correct what was taken by what was ``used``, once. In a decision."""
+        taken, self._taken = self._taken, ()  # first: interrupted in the middle, or by another thread, it must not be made twice
+        if taken:
+            more = tuple([used.get(place, amount) - amount for place, amount in self.amounts.items()])
+            _correct(self._budget._node, Amounts(self._amounts.names, more), taken)
 
     def __del__(self) -> None:
         if self._state == "not entered":
             _logger.warning("%r was never entered: write `async with budget.reserve(...) as lease:` around the call.", self)
-        self.__exit__()  # entered by hand and never left
 
     def __repr__(self) -> str:
         return f"<Lease {self._amounts!r}, {self._state}>"

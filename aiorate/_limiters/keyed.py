@@ -1,21 +1,18 @@
 """One limit for each key: a host, a user, a chat. Keys come and go; a key that owes something is never dropped.
 
-The keys are roughly in the order of their last use. Once there are too many, or with ``idle``, each new key and now and then a use looks
-at those that were unused for longest, so that eviction needs no task and no timer.
+Each new key and now and then a use looks at some of the others in turn, and drops those that were unused for long, so that eviction needs
+no task and no timer.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import Counter, OrderedDict
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from logging import DEBUG, getLogger
-from threading import RLock
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from weakref import ref
 
 from aiorate._errors import check_count, kind_of, no_copy, shown
 from aiorate._events import Event, emit
@@ -46,8 +43,7 @@ _REMEMBERED = 600 * NS_PER_SECOND  # longer keeps what was found for rare keys; 
 _logger = getLogger("aiorate")
 
 _UNUSED = 16_384  # uses of others before a key goes: that many keys used in turn are not made again and again
-_APART = 32  # uses from one look at the oldest keys to the next
-_MORE = 2  # keys that may go for each use, so that they go faster than they come
+_APART = 1024  # uses from one look at some keys to the next: in the main thread, a decision of all threads takes 50 us
 
 
 class Keyed(Generic[K, V]):
@@ -81,7 +77,7 @@ class Keyed(Generic[K, V]):
             raise TypeError(f"{own}(factory) must be a function of the key that returns {self._WANTED}, not {kind_of(factory)}.")
         self._limit, tree = kinds_of(own, scope)
         check_count(f"{own}(max_keys)", max_keys, least=1)
-        self._idle = None if idle is None else duration_to_ns(idle, f"{own}(idle)", "None (keys are kept)")
+        self._idle = None if idle is None else duration_to_ns(idle, f"{own}(idle)")
         check_options(own, None, None, name, on_event, on_wait)
         self.name = name
         self.scope = scope
@@ -91,10 +87,9 @@ class Keyed(Generic[K, V]):
         self._tree = tree()  # of keys that are made here and have no shared limit
         by_key = callable(shared) and not isinstance(shared, (Base, Keyed, type))  # which can be called too, but not with a key
         self._shared_of: Callable[[K], object] | None = cast("Callable[[K], object]", shared) if by_key else None
-        self.shared = None if by_key or shared is None else self._check_shared(f"{own}(shared)", shared)
-        self._kept: OrderedDict[K, V] = OrderedDict()  # unused for longest first
-        self._until_look = _APART  # uses until the next look at the oldest
-        self._uses = 0 if self._idle is None else -1  # of any key; -1: keys go by the clock instead
+        self.shared = None if by_key or shared is None else self._checked(f"{own}(shared)", shared, True)
+        self._kept: OrderedDict[K, V] = OrderedDict()  # not looked at for longest first; changed in decisions only
+        self._uses = 0  # of any key
         self._closed = False
         self._watch: Watch | None = None
         self._past: Counter[tuple[str, str | None]] = Counter()  # what was counted of keys that are gone
@@ -105,43 +100,38 @@ class Keyed(Generic[K, V]):
 
     def _member(self, key: K, made: object, shared: V | None) -> V:
         """The member that the factory ``made``. Raises TypeError and ValueError if it is none."""
-        return self._checked("it", made, self._WANTED)
+        return self._checked("it", made)
 
-    def _checked(self, what: str, limit: object, wanted: str, shared: bool = False) -> V:
+    def _checked(self, what: str, limit: object, shared: bool = False) -> V:
         """A limit that is a member, or that members share. Raises TypeError or ValueError, which names it ``what``, if it cannot be."""
         if not isinstance(limit, self._KIND):
+            wanted = f"a {self._KIND.__name__}, or a function of the key that returns one" if shared else self._WANTED
             raise TypeError(f"{what} must be {wanted}, not {kind_of(limit)}.")
         limit._check_part(what, self._tree.threads, shared)
         return cast("V", limit)
-
-    def _check_shared(self, what: str, shared: object) -> V:
-        return self._checked(what, shared, f"a {self._KIND.__name__}, or a function of the key that returns one", shared=True)
 
     # Looking.
 
     def __getitem__(self, key: K) -> V:
         """Return what is kept for the key, and make it if the key is new. It is not dropped while you hold it."""
+        self._uses = uses = self._uses + 1
         member = self._kept.get(key)
         if member is None:
             member = self._add(key)
-        elif (node := member._node).used != self._uses:
-            node.used = _reading(node) if self._uses < 0 else self._uses
-            if self._tree.threads:
-                self._move(key)
-            else:
-                self._kept.move_to_end(key)
-        self._until_look -= 1
-        if self._until_look <= 0:
-            self._until_look = _APART
-            if self._uses >= 0:
-                self._uses += _APART
-            self._drop_oldest(_MORE * _APART)
+        else:
+            member._node.used = uses if self._idle is None else self._now(member._node)
+        if not uses % _APART:
+            self._tree.change(self._drop_unused, _APART // 2)
         return member
 
-    def _move(self, key: K) -> None:
-        """It is the last to go."""
-        with _lock, suppress(KeyError):  # another thread may have dropped it
-            self._kept.move_to_end(key)
+    def _now(self, node: Limit) -> int:
+        """How often any key was used or, with ``idle``, what the clock of the key's callers reads, also if nobody has asked it yet."""
+        if self._idle is None:
+            return self._uses
+        tree = node.tree
+        if tree.loop is None:
+            tree.here()
+        return tree.now()
 
     def __len__(self) -> int:
         """How many keys are kept."""
@@ -149,8 +139,7 @@ class Keyed(Generic[K, V]):
 
     def __iter__(self) -> Iterator[K]:
         """Iterate over the keys that are kept."""
-        with _lock:
-            return iter(list(self._kept))
+        return iter(list(dict.keys(self._kept)))
 
     def __contains__(self, key: object) -> bool:
         """Whether the key is kept. Does not make it."""
@@ -173,12 +162,14 @@ class Keyed(Generic[K, V]):
             A function that ends the calls.
         """
         check_callback("watch(on_wait)", on_wait, "Waited")
-        with _lock:
-            if self._watch is None:
-                self._watch = Watch()
-                for key, member in self._kept.items():
-                    self._join_watch(key, member)
-            return self._watch.add(on_wait)
+        return self._tree.run(self._watched).add(on_wait)
+
+    def _watched(self) -> Watch:
+        if self._watch is None:
+            self._watch = Watch()
+            for key, member in self._kept.items():
+                self._join_watch(key, member)
+        return self._watch
 
     def _join_watch(self, key: K, member: V) -> None:
         if self._watch is not None:
@@ -192,8 +183,7 @@ class Keyed(Generic[K, V]):
         return total
 
     def _members(self) -> list[V]:
-        with _lock:
-            return list(dict.values(self._kept))  # not in order, which another thread may be changing
+        return list(dict.values(self._kept))  # in one step, as another thread may be changing them
 
     # Keeping.
 
@@ -203,19 +193,15 @@ class Keyed(Generic[K, V]):
         Returns:
             How many were dropped.
         """
-        with _lock:
-            kept = [(key, member._node) for key, member in self._kept.items()]
-        return sum([node.tree.run(self._evict, key, node) for key, node in kept])
+        return sum([self._tree.run(self._evict, key) for key in self])
 
     def forget(self) -> None:
         """Drop every key, whatever it owes and whether or not it is in use. For tests."""
-        with _lock:
-            self._kept = OrderedDict()
+        self._kept = OrderedDict()
 
     async def aclose(self) -> None:
         """Close the limiter or budget of every key. A shared limit that you made yourself stays open."""
-        with _lock:
-            self._closed = True
+        self._closed = True
         limits: list[Base] = [*self._members(), *self._own]
         for each in limits:
             await each.aclose()
@@ -234,7 +220,7 @@ class Keyed(Generic[K, V]):
             raise TypeError(f"{type(self).__name__}: a coroutine cannot be a key. Await it first: keyed.acquire(await find_user()).")
         shared = self.shared
         if self._shared_of is not None and (given := self._shared_of(key)) is not None:
-            shared = self._check_shared(f"{type(self).__name__}(shared) for {key!r}", given)
+            shared = self._checked(f"{type(self).__name__}(shared) for {key!r}", given, True)
         flow: Flow | None = None
         if self._weight is not None:
             weight: Any = self._weight(key)
@@ -246,90 +232,57 @@ class Keyed(Generic[K, V]):
             member = member._node.tree.run(self._keep, key, member, shared, flow)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{type(self).__name__}: the factory returned {shown(made)} for {key!r}: {error}") from error
-        if self._uses < 0 or len(self._kept) > self._max_keys:  # uses may be rare
-            self._drop_oldest(_MORE)
         if self._closed:
             member._close()
         return member
 
     def _keep(self, key: K, made: V, shared: V | None, flow: Flow | None) -> V:
         """Keep what was made, unless another thread was faster. In a decision."""
-        with _lock:
-            if (member := self._kept.get(key)) is not None:
-                return member
-            if shared is not None and made._lowest.line.turns is not None:  # they would miss it
-                raise ValueError("others share it already: make one for each key, which others may share once it shares this limit.")
-            made._share(shared)
-            made._node.used = _reading(made._node) if self._uses < 0 else self._uses
-            if flow is not None and made._node.above is not None:
-                made._node.flow = flow
-            self._join_watch(key, made)
-            return made if self._closed else self._kept.setdefault(key, made)
+        if (member := self._kept.get(key)) is not None:
+            return member
+        if shared is not None and made._lowest.line.turns is not None:  # they would miss it
+            raise ValueError("others share it already: make one for each key, which others may share once it shares this limit.")
+        made._share(shared)
+        made._node.used = self._now(made._node)
+        if flow is not None and made._node.above is not None:
+            made._node.flow = flow
+        self._join_watch(key, made)
+        if not self._closed:
+            self._kept[key] = made
+        self._drop_unused(1)  # and one more for two uses, so that they go faster than they come
+        return made
 
     # Evicting.
 
-    def _drop_oldest(self, most: int) -> None:
-        """Drop the keys that were unused for longest: at most ``most``, and up to the first that stays."""
-        for _ in range(most):
-            with _lock:
-                if not self._kept:
-                    return
-                key = next(iter(self._kept))
-                node = self._kept[key]._node
-            now = _reading(node) if self._uses < 0 else self._uses
-            if len(self._kept) <= self._max_keys and now - node.used <= (self._idle or _UNUSED):
+    def _drop_unused(self, most: int) -> None:
+        """Look at so many keys at most, each in its turn. In a decision."""
+        kept, counted, age = self._kept, self._idle is None, self._idle or _UNUSED
+        for _ in range(min(most, len(kept))):
+            if not kept:  # on_event has evicted them
                 return
-            if not node.tree.run(self._evict, key, node):  # it will owe what it owes for a while
-                self._move(key)
-                node.used = now
-                return
+            key = next(iter(kept))
+            node = kept[key]._node
+            now = self._uses if counted else self._now(node)
+            if not ((now - node.used > age or len(kept) > self._max_keys) and self._evict(key)):
+                kept.move_to_end(key)
 
-    def _evict(self, key: K, node: Limit) -> bool:
+    def _evict(self, key: K) -> bool:
         """Drop the key if it owes nothing and nobody holds what is kept for it. In a decision."""
         try:
+            node = self._kept[key]._node
             if not node.is_rested():
                 return False
-        except Exception:  # of a strategy or a clock: only callers of that key see it
+        except Exception:  # on_event or another thread was faster; or of a strategy or a clock: only callers of that key see it
             return False
-        with _lock:
-            member = self._kept.get(key)
-            if member is None or member._node is not node:  # another thread was faster
-                return False
-            del self._kept[key]  # first: from now on nobody gets hold of it
-            if sys.getrefcount(member) > _ALONE:
-                self._kept[key] = member
-                return False
-            if self._watch is not None:
-                self._past.update(member._totals())  # nobody waits
+        totals = {} if self._watch is None else self._kept[key]._totals()  # nobody waits
+        held = ref(self._kept.pop(key))()  # from now on nobody gets hold of it
+        if held is not None:
+            self._kept[key] = held
+            return False
+        self._past.update(totals)
         if self._on_event is not None or _logger.isEnabledFor(DEBUG):
             node.tree.after(partial(emit, Event("evicted", node.name, key=key), self._on_event))
         return True
-
-
-def _reading(node: Limit) -> int:
-    """What the clock of its callers reads, also if nobody has asked it yet."""
-    tree = node.tree
-    if tree.loop is None:
-        tree.here()
-    return tree.now()
-
-
-def _references() -> int:
-    member = object()
-    return sys.getrefcount(member)
-
-
-_ALONE = _references()  # what `sys.getrefcount` returns for an object to which one variable refers
-_lock = RLock()  # held while keys change. It may be taken in a decision, so nobody who holds it asks for one
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = RLock()  # another thread of the parent may have held it
-
-
-with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 class KeyedLimiter(Keyed[K, Limiter]):
@@ -379,7 +332,7 @@ class KeyedLimiter(Keyed[K, Limiter]):
         if shared is not None and not callable(shared):
             shared = Limiter(strategy_of("KeyedLimiter(shared)", shared), name="shared", on_event=on_event, scope=scope)
             self._own = (shared,)
-        make: Any = factory  # it returns more than other keys have
+        make = cast("Callable[[K], Limiter]", factory)  # it returns more than other keys have
         super().__init__(make, shared=shared, max_keys=max_keys, idle=idle, name=name, on_event=on_event, on_wait=on_wait, scope=scope)
         self._weight = weight
         if weight is not None and shared is None:
@@ -388,8 +341,8 @@ class KeyedLimiter(Keyed[K, Limiter]):
     def _member(self, key: K, made: object, shared: Limiter | None) -> Limiter:
         if type(made) is not str and isinstance(limiter := getattr(made, "limiter", made), Limiter):  # that of an AdaptiveRate
             if limiter is not made and self._idle is None:
-                self._idle, self._uses = _REMEMBERED, -1
-            return self._checked("it", limiter, self._WANTED)
+                self._idle = _REMEMBERED
+            return self._checked("it", limiter)
         limiter, tree = Limiter.__new__(Limiter), self._tree if shared is None else shared._node.tree
         scheduler = strategy_of("Limiter()", made)
         limiter._begin(self._limit(scheduler, 20_000_000, tree, key if isinstance(key, str) else None), self._on_event)

@@ -12,7 +12,7 @@ from weakref import ref
 from aiorate._errors import check_count
 from aiorate._limiters.base import Base, finish
 from aiorate._loops.table import running_task, starved_here
-from aiorate._rate import NO_BOUND, NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
+from aiorate._rate import NS_PER_SECOND, Rate, duration_to_ns, ns_to_seconds
 from aiorate._schedulers.interface import Scheduler, check_ns, check_permits
 from aiorate._schedulers.places import Places, Visit
 from aiorate._tree.refusals import no_lease
@@ -89,7 +89,7 @@ class Limiter(Base):
             LimiterClosed: The limiter was closed.
             ValueError: The limiter can never grant that many permits at once.
         """
-        most_ns = None if max_wait is None else duration_to_ns(max_wait, "acquire(max_wait)", NO_BOUND)
+        most_ns = None if max_wait is None else duration_to_ns(max_wait, "acquire(max_wait)")
         if permits is not _ONE:
             self._check("acquire()", permits)
         elif self._meter.grab():
@@ -100,12 +100,12 @@ class Limiter(Base):
         ticket = node.ask(permits, most_ns)
         if isinstance(ticket, tuple):
             return 0.0
-        loop, waker, decided = tree.loop, node.waker or tree.loop, ticket.done()
+        waker, decided = node.waker or tree.loop, ticket.done()
         # As Limit.acquire(), without another coroutine.
         try:
             while not ticket.done():
                 await waker.wait(ticket)  # type: ignore[union-attr]  # somebody waits
-            if (decided or tree.resuming > 1) and loop is not None and loop.starved():
+            if (decided or tree.resuming > 1) and (loop := tree.starved()) is not None:
                 await loop.turn()
         except BaseException:
             node.give_up(ticket)
@@ -142,7 +142,7 @@ class Limiter(Base):
         """
         if permits is not _ONE:
             self._check("acquire_blocking()", permits)
-        most_ns = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)", NO_BOUND)
+        most_ns = None if max_wait is None else duration_to_ns(max_wait, "acquire_blocking(max_wait)")
         return self._node.wait_blocking(permits, most_ns)[0] / NS_PER_SECOND
 
     async def __aenter__(self) -> float:
@@ -225,7 +225,7 @@ class Limiter(Base):
 
         Waiting requests that are now larger than the limiter can ever grant fail with a ValueError.
         """
-        self._change(self._node.set_rate, rate, member)
+        self._node.tree.change(self._node.set_rate, rate, member)
 
     def refund(self, permits: int) -> None:
         """Give back permits that you did not use. Callers in the queue may move up.
@@ -244,14 +244,14 @@ class Limiter(Base):
     def _correct(self, call: str, change: Callable[[int], None], permits: int) -> None:
         check_count(call, permits)
         if permits:
-            self._change(change, permits)
+            self._node.tree.change(change, permits)
 
     def reset(self) -> None:
         """Start over: as full as the strategy begins, without debt or pause, with all counters at 0. Callers in the queue stay there.
 
         Raises RuntimeError if processes share the limit, which remember it. Use another name then, or remove the file.
         """
-        self._change(self._node.reset)
+        self._node.tree.change(self._node.reset)
 
     def apply(self, spec: RateSpec | str) -> None:
         """Apply a `RateSpec`, or its text such as ``"12000,1.1,start"``: a rate, a burst ratio and a verb.
@@ -264,7 +264,7 @@ class Limiter(Base):
         new = RateSpec.parse(spec) if isinstance(spec, str) else spec
         if not isinstance(new, RateSpec):
             raise TypeError(f"apply() takes a RateSpec or its text such as '12000,1.1,start', not {type(spec).__name__}.")
-        self._change(self._node.apply, new)
+        self._node.tree.change(self._node.apply, new)
 
     # Looking.
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort_right
 from contextlib import suppress
-from operator import attrgetter
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-_instant = attrgetter("instant")
 
 
 class Alarm:
@@ -25,11 +21,14 @@ class Alarm:
         self.instant = instant
         self.callback = callback
 
+    def __lt__(self, other: Alarm) -> bool:
+        return self.instant < other.instant
+
     def cancel(self) -> None:
-        alarms = self._alarms
+        in_order = self._alarms.in_order
         with suppress(ValueError):  # it was called, or cancelled
-            del alarms.in_order[alarms.in_order.index(self, bisect_left(alarms.in_order, self.instant, key=_instant))]
-            alarms.changed()
+            del in_order[in_order.index(self, bisect_left(in_order, self))]
+            self._alarms.changed()
 
 
 class Alarms:
@@ -50,7 +49,7 @@ class Alarms:
 
     def add(self, instant: int, callback: Callable[[], object]) -> Alarm:
         alarm = Alarm(self, instant, callback)
-        insort_right(self.in_order, alarm, key=_instant)
+        insort_right(self.in_order, alarm)
         self.changed()
         return alarm
 

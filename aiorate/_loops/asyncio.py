@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from asyncio import _get_running_loop as running_asyncio  # None outside a loop, where get_running_loop() would raise
 from asyncio import current_task
+from contextlib import suppress
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from aiorate._loops.loop import GRAIN_NS, FutureTicket, OneLoop
+from aiorate._loops.loop import FutureTicket, OneLoop
 from aiorate._rate import NS_PER_SECOND, ceil_div
 
 if TYPE_CHECKING:
@@ -16,14 +17,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aiorate._loops.kernel_timer import KernelTimers
-    from aiorate._loops.loop import Clock, Handle, ReadClock, Waker
+    from aiorate._loops.loop import Handle, ReadClock, Waker
 
 
 class AsyncioLoop(OneLoop):
     __slots__ = ("_kernel", "_rounds_up")
     native: asyncio.AbstractEventLoop
-
-    natives = asyncio.AbstractEventLoop
 
     here = staticmethod(running_asyncio)
 
@@ -32,22 +31,14 @@ class AsyncioLoop(OneLoop):
         native = running_asyncio()
         return None if native is None else current_task(native)
 
-    @staticmethod
-    def own_time(native: asyncio.AbstractEventLoop) -> ReadClock:
-        if type(native).time is asyncio.BaseEventLoop.time or _is_uvloop(native):
-            return monotonic_ns  # as uvloop's time() too, which moves in steps of 1 ms (uvloop#359)
-        return lambda: round(native.time() * NS_PER_SECOND)
-
-    def __init__(self, native: asyncio.AbstractEventLoop, clock: Clock | None, precise: bool, plain: OneLoop | None) -> None:
-        super().__init__(native, clock, precise, plain)
-        self._rounds_up = _is_uvloop(native)
+    def __init__(self, native: asyncio.AbstractEventLoop) -> None:
+        read: ReadClock = lambda: round(native.time() * NS_PER_SECOND)  # noqa: E731
+        self._rounds_up = type(native).__module__.partition(".")[0] == "uvloop"
+        if self._rounds_up or type(native).time is asyncio.BaseEventLoop.time:
+            read = monotonic_ns  # as uvloop's time() too, which moves in steps of 1 ms (uvloop#359)
+        super().__init__(native, read)
         self.steady = self.monotonic
         self._kernel: KernelTimers | None = None
-        if precise and self.monotonic and isinstance(plain, AsyncioLoop):
-            from aiorate._loops.kernel_timer import KernelTimers
-
-            self._kernel = plain._kernel = plain._kernel or KernelTimers(native)
-            self.grain = 0
 
     @property
     def running(self) -> bool:
@@ -63,13 +54,13 @@ class AsyncioLoop(OneLoop):
         else:
             self.native.call_soon_threadsafe(callback)
 
-    def _call_after(self, ns: int, callback: Callable[[], object]) -> Handle:
-        if self._kernel is not None:
-            try:
+    def call_after(self, ns: int, callback: Callable[[], object], precise: bool) -> Handle:
+        if precise and self.monotonic:
+            with suppress(OSError, AttributeError, ImportError, NotImplementedError):  # the loop's timers will do
+                from aiorate._loops.kernel_timer import KernelTimers
+
+                self._kernel = self._kernel or KernelTimers(self.native)
                 return self._kernel.add(monotonic_ns() + ns, callback)
-            except self._kernel.NONE:
-                self._kernel = None  # the loop's timers will do
-                self.grain = GRAIN_NS
         if self._rounds_up:
             # uvloop rounds timers to the nearest ms, which may be too early, or too soon after the last wake-up.
             ns = ceil_div(ns, 1_000_000) * 1_000_000
@@ -92,7 +83,3 @@ class AsyncioLoop(OneLoop):
         from aiorate._loops.filler import Filler
 
         return Filler(self, look, fail, name)
-
-
-def _is_uvloop(native: asyncio.AbstractEventLoop) -> bool:
-    return type(native).__module__.partition(".")[0] == "uvloop"

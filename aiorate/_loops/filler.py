@@ -68,16 +68,16 @@ class Filler(Waker):
     """Wakes those who wait for one token pool: a task that sleeps, has the limit look, and ends when nobody waits."""
 
     __slots__ = ("_bell", "_condition", "_fail", "_label", "_look", "_loop", "_task", "_waiters")
-    _bell: asyncio.Future[None]  # for which the task sleeps
 
     def __init__(self, loop: Loop, look: Callable[[], object], fail: Callable[[BaseException], object], name: str | None) -> None:
         self._loop = loop
-        self._look: Callable[..., object] = look  # for those who wait, as `_fail`
-        self._fail: Callable[..., object] = fail
+        self._look = look  # for those who wait, as `_fail`
+        self._fail = fail
         self._label = f"aiorate-filler:{name}" if name else "aiorate-filler"
         self._waiters = _Waiters(self._wake_task)
         self._condition = asyncio.Condition(self._waiters)  # type: ignore[arg-type]
         self._condition._waiters = self._waiters  # type: ignore[assignment]
+        self._bell = asyncio.Event()  # for which the task sleeps
         self._task: asyncio.Task[None] | None = None
 
     def ticket(self) -> FillerTicket:
@@ -100,39 +100,30 @@ class Filler(Waker):
             self._wake_task()
         return self._task is not None
 
-    def retire(self) -> None:
-        self._look = self._fail = lambda *_: None  # if the loop goes on, the task only waits until those that failed are gone
-
     async def aclose(self) -> None:
         if self._task is not None:
             await asyncio.wait([self._task])
 
     def _wake_task(self) -> None:
-        if not (self._bell.done() or self._loop.closed):
-            self._bell.set_result(None)
+        if not self._loop.closed:
+            self._bell.set()
 
     def _start(self) -> None:
-        self._bell = self._loop.native.create_future()
         # Never eager, so that it has not run before the first ticket waits. In an empty context: it outlives the caller that starts it.
         self._task = asyncio.Task(self._run(), loop=self._loop.native, name=self._label, context=Context())
         self._task.add_done_callback(self._ended)
 
     async def _run(self) -> None:
         while True:
-            await self._bell
-            self._bell = self._loop.native.create_future()
+            await self._bell.wait()
+            self._bell.clear()
             self._look()
             if not self._waiters.waiting:
                 return
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        try:
-            if not task.cancelled():  # as asyncio.run() cancels all tasks when it ends
-                task.result()
-            if self._bell.done():  # rung since it slept last
-                self._look()
-        except BaseException as error:
-            self._fail(error)
         self._task = None
-        if self._waiters.waiting and not self._loop.closed:  # another task goes on
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+        if (self._waiters.waiting or self._bell.is_set()) and not self._loop.closed:  # cancelled, as asyncio.run() does as it ends
             self._start()

@@ -5,11 +5,11 @@ asyncio rounds its timers up to the next millisecond, uvloop to the nearest. A t
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from contextlib import suppress
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from aiorate._loops.alarms import Alarms
@@ -30,8 +30,6 @@ class KernelTimers(Alarms):
 
     __slots__ = ("__weakref__", "_fd", "_loop")
 
-    NONE = OSError, AttributeError, ImportError, NotImplementedError, TypeError  # the last on Windows: no library without a name
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._loop = loop
@@ -39,7 +37,7 @@ class KernelTimers(Alarms):
         _all.add(self)
 
     def add(self, instant: int, callback: Callable[[], object]) -> Alarm:
-        """Raises one of `NONE` where there is no timerfd, where the loop can watch no descriptor, or if the system has none left."""
+        """Raises OSError, AttributeError or NotImplementedError where none is left, the system has none, or the loop can watch none."""
         if self._fd < 0:
             self._fd = create()
             try:
@@ -88,22 +86,17 @@ with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork
     os.register_at_fork(after_in_child=_after_fork)
 
 
-@cache
-def _ctypes() -> Any:
-    import ctypes
-
-    return ctypes, ctypes.CDLL(None)  # Python has these calls since 3.13 only
+_libc = ctypes.pythonapi  # which finds the functions of the C library too. Python has these since 3.13 only
 
 
 def create() -> int:
     # The flags have the values of O_NONBLOCK and O_CLOEXEC: timerfd_create(2).
-    fd: int = _ctypes()[1].timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+    fd: int = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
     if fd < 0:
         raise OSError("no timerfd is left")
     return fd
 
 
 def settime(fd: int, instant: int) -> None:
-    ctypes, libc = _ctypes()
     # struct itimerspec: interval and first instant, each in seconds and nanoseconds; 1 is TFD_TIMER_ABSTIME.
-    libc.timerfd_settime(fd, 1, ctypes.byref((ctypes.c_long * 4)(0, 0, *divmod(instant, NS_PER_SECOND))), None)
+    _libc.timerfd_settime(fd, 1, ctypes.byref((ctypes.c_long * 4)(0, 0, *divmod(instant, NS_PER_SECOND))), None)

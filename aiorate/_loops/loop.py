@@ -1,4 +1,4 @@
-"""The Loop: all that limiters need of the event loop that runs their callers, and of the clock, which is never the wall clock.
+"""The Loop: all that limiters need of the event loop that runs their callers.
 
 There is one for asyncio, one for trio, and one for all loops and threads of a process together. Knows nothing of rates.
 """
@@ -12,20 +12,16 @@ from collections import OrderedDict, deque
 from contextlib import suppress
 from itertools import islice
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from aiorate._meter import FAR, LoopCheck
-from aiorate._rate import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 
-GRAIN_NS = 1_000_000  # between wake-ups: timers that fire early must not make a limiter spin (uvloop#233)
-MOST = 1_000  # callers woken in one iteration of a loop; more would delay the next for too long
 _AT_ONCE = 64  # callers let through in one iteration: resuming so many in vain takes 0.2 ms
 LOOP_CHECK_NS = 5_000_000  # two checks within the 10 ms for which callers may keep a loop busy
-LONGEST_NS = 86_400 * NS_PER_SECOND  # not all loops can wait for longer; the clock is read again then
 
 
 ReadClock: TypeAlias = "Callable[[], int]"  # the cheapest callable that reads a clock, in ns
@@ -114,30 +110,22 @@ class Waker(ABC):
         """The first is due. Returns whether a task of its own looks."""
         return False
 
-    def retire(self) -> None:
-        """Decide nothing from now on: the owners are in a loop that is no longer used, or the key is gone."""
-        return
-
     async def aclose(self) -> None:
         """Return once no task is left. Nobody waits by then."""
         return
 
 
 class Loop(Waker):
-    """An event loop, as limiters with a certain clock see it; or all loops and threads of a process as one."""
+    """An event loop; or all loops and threads of a process as one."""
 
-    __slots__ = ("__weakref__", "_process", "_timers", "check", "grain", "manual", "monotonic", "most", "native", "read", "steady")
+    __slots__ = ("__weakref__", "_process", "check", "monotonic", "native", "read", "steady")
 
-    def __init__(self, native: Any, read: ReadClock, clock: Clock | None) -> None:
+    def __init__(self, native: Any, read: ReadClock) -> None:
         self.native: Any = native  # the loop itself; None: it is all of them
-        self.read: ReadClock = read if clock is None else clock.now
-        self.monotonic: bool = self.read is monotonic_ns  # whether other loops go by the same clock
-        self._timers: Any = clock if hasattr(clock, "call_at") else None
-        self.manual: bool = self._timers is not None  # whether the clock keeps its own timers, and time does not pass by itself
-        self.most: int = FAR if self.manual else MOST  # tasks woken in one iteration of the loop
+        self.read: ReadClock = read
+        self.monotonic: bool = read is monotonic_ns  # whether other loops go by the same clock
         # Whether its clock goes on by itself while the process runs, so that a caller may be served before anybody sees who it is.
         self.steady: bool = False
-        self.grain: int = GRAIN_NS  # ns that wake-ups are kept apart
         self.check: LoopCheck = LoopCheck()  # until when no caller needs to ask whether the loop is `starved`
         self._process = os.getpid()
 
@@ -157,35 +145,23 @@ class Loop(Waker):
         """Whether it can never run again in this process."""
 
     @abstractmethod
-    def post(self, callback: Callable[[], object]) -> None:
+    def post(self, callback: Callable[[], object], /) -> None:
         """Call back in the loop's next iteration, from any thread. Raises RuntimeError or OSError if there is none."""
 
-    def call_at(self, reading: int, callback: Callable[[], object]) -> Handle:
-        """Call back when the clock reads about ``reading`` ns: a timer is a hint, the clock is the judge."""
-        if self._timers is None:
-            return self._call_after(min(max(reading - self.read(), 0), LONGEST_NS), callback)
-        # The clock may outlive the loop, and a closed loop wakes no task.
-        timer: Handle = self._timers.call_at(reading, lambda: None if self.closed else callback())
-        return timer
-
     @abstractmethod
-    def _call_after(self, ns: int, callback: Callable[[], object]) -> Handle:
-        """Call back in so many nanoseconds."""
+    def call_after(self, ns: int, callback: Callable[[], object], precise: bool) -> Handle:
+        """Call back in about so many nanoseconds: a timer is a hint, the clock is the judge."""
 
     def filler(self, look: Callable[[], object], fail: Callable[[BaseException], object], name: str | None) -> Waker:
         """What wakes those who wait for a token pool: a task, which calls ``fail`` if ``look`` raises; or the loop, as all others."""
         return self
 
     @abstractmethod
-    def starved(self) -> bool:
-        """Whether the loop has not run its other tasks for 5 to 10 ms, so that the calling task must await `turn`.
+    def starved(self) -> OneLoop | None:
+        """The caller's loop, if it has not run its other tasks for 5 to 10 ms, so that the calling task must await its `turn`.
 
-        False where the clock is moved by hand, for a caller that is not a task of this loop, and in a thread without a loop.
+        None for a caller that is not a task of this loop, and in a thread without a loop.
         """
-
-    @abstractmethod
-    def turn(self) -> Awaitable[object]:
-        """What to await in a starved loop: it runs its other tasks, and callers that came before go on first."""
 
 
 class OneLoop(Loop):
@@ -195,9 +171,7 @@ class OneLoop(Loop):
     the loop starved again keep their places, but the first of them always goes on. Without callers, there is no timer or callback in it.
     """
 
-    __slots__ = ("_first", "_handed", "_plain", "_posted", "_queue", "_since")
-
-    natives: ClassVar[type]  # the class of the loops themselves
+    __slots__ = ("_first", "_handed", "_queue", "_since")
 
     @staticmethod
     @abstractmethod
@@ -209,19 +183,12 @@ class OneLoop(Loop):
     def task() -> object | None:
         """The task of this family that runs in this thread, if any."""
 
-    @staticmethod
-    @abstractmethod
-    def own_time(native: Any) -> ReadClock:
-        """Reads that loop's clock."""
-
-    def __init__(self, native: Any, clock: Clock | None, precise: bool, plain: OneLoop | None) -> None:
-        super().__init__(native, self.own_time(native), clock)
-        self._plain = plain  # the same loop by its own time, which knows whether it turns; None: this
+    def __init__(self, native: Any, read: ReadClock) -> None:
+        super().__init__(native, read)
         self._queue: OrderedDict[object, Any] = OrderedDict()  # callers in order of arrival, each with its signal
         self._first: object = None  # of those let through last
         self._since: int | None = None  # the first reading in this iteration; None: it is not watched
-        self._handed: deque[Callable[[], object]] = deque()
-        self._posted = False
+        self._handed: deque[Any] = deque()
 
     @property
     def ended(self) -> bool:
@@ -232,11 +199,10 @@ class OneLoop(Loop):
     def signal(self) -> Any:
         """Make what to `wait` for once, in the loop."""
 
-    def hand(self, call: Callable[[], object]) -> bool:
-        """Have the loop make a call, from any thread. Returns whether `send` must follow: once for any number of calls."""
-        self._handed.append(call)
-        posted, self._posted = self._posted, True
-        return not posted
+    def hand(self, signal: Any) -> bool:
+        """Have the loop wake the owner of that signal, from any thread. Returns whether `send` must follow: once for any number of them."""
+        self._handed.append(signal)
+        return len(self._handed) == 1
 
     def send(self) -> None:
         """Wake the loop, unless it is closed."""
@@ -244,25 +210,17 @@ class OneLoop(Loop):
             self.post(self._deliver)
 
     def _deliver(self) -> None:
-        handed = self._handed
-        self._posted = False  # before the queue is read: hand() adds its call before it sets this
-        for _ in range(min(len(handed), MOST)):
-            handed.popleft()()
-        if handed and not self._posted:
-            self._posted = True
-            self.send()
+        while self._handed:
+            self.wake(self._handed.popleft())
 
-    def starved(self) -> bool:
+    def starved(self) -> OneLoop | None:
         now = self.read()
-        if self.manual or now < self.check.until or self.here() is not self.native or self.task() is None:
-            return False  # the caller may be a task of a guest of the loop, such as a trio run
-        held_for = (self._plain or self)._held_for()
+        if now < self.check.until or self.here() is not self.native or self.task() is None:
+            return None  # the caller may be a task of a guest of the loop, such as a trio run
+        held_for = self._held_for()
         until = now - held_for + LOOP_CHECK_NS
-        self.check.until = until if -FAR < until < FAR else 0  # a clock of users may read anything
-        return held_for >= LOOP_CHECK_NS
-
-    def turn(self) -> Awaitable[object]:
-        return (self._plain or self)._wait_for_turn()
+        self.check.until = until if -FAR < until < FAR else 0  # virtual time may be anything
+        return self if held_for >= LOOP_CHECK_NS else None
 
     def _held_for(self) -> int:
         """Nanoseconds since the loop last ran its other tasks; 0 if it was not watched. Watches it from now on."""
@@ -273,7 +231,8 @@ class OneLoop(Loop):
             self.post(self._on_iteration)
         return now - since  # another thread may ask, and the loop may have run an iteration meanwhile
 
-    async def _wait_for_turn(self) -> None:
+    async def turn(self) -> None:
+        """In a starved loop: return once it has run its other tasks, and callers that came before have gone on."""
         self._held_for()
         me = object()
         try:

@@ -9,15 +9,15 @@ import threading
 from asyncio import _get_running_loop as running_asyncio
 from functools import cache
 from sys import modules
-from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from aiorate._loops.asyncio import AsyncioLoop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aiorate._loops.loop import Clock, OneLoop
+    from aiorate._loops.loop import OneLoop
 
 
 @cache
@@ -45,27 +45,12 @@ def running_loop() -> object | None:
 
 def running_task() -> object | None:
     """The task that runs in this thread, if any."""
-    native = running_loop()
-    return None if native is None else loop_of(native, None, precise=False).task()
-
-
-def loop_of(native: object, clock: Clock | None, precise: bool) -> OneLoop:
-    """That loop, which runs in this thread: one object for all limiters that have neither a clock nor ``precise``.
-
-    Raises RuntimeError for a loop of a family that is not in the table.
-    """
-    plain = _loops.get(id(native))
-    if plain is None or plain.forked:
-        plain = _loops[id(native)] = _family_of(native)(native, None, False, None)
-    return plain if clock is None and not precise else type(plain)(native, clock, precise, plain)
-
-
-# By the id of the native loop, which each holds, so no other has that id. Each goes with the last limiter that uses it.
-_loops: WeakValueDictionary[int, OneLoop] = WeakValueDictionary()
+    loop = loop_here()
+    return None if loop is None else loop.task()
 
 
 class _Here(threading.local):
-    loop: OneLoop | None = None
+    loop: Callable[[], OneLoop | None] = staticmethod(lambda: None)  # a reference: it goes with the last limiter that uses it
 
 
 _here = _Here()
@@ -73,25 +58,20 @@ _here = _Here()
 
 def loop_here() -> OneLoop | None:
     """What limiters see of the loop that runs in this thread, if any."""
-    native, loop = running_loop(), _here.loop
+    native, loop = running_loop(), _here.loop()
+    if native is None:
+        return None
     if loop is None or loop.native is not native or loop.forked:
-        loop = _here.loop = None if native is None else loop_of(native, None, precise=False)
+        families: list[Any] = [AsyncioLoop, *[load() for library, load in _OTHERS.items() if library in modules]]
+        loop = next(family(native) for family in families if family.here() is native)
+        _here.loop = ref(loop)
     return loop
 
 
-def starved_here() -> bool:
-    """Whether a loop runs in this thread that is starved."""
-    loop = _here.loop
+def starved_here() -> OneLoop | None:
+    """The loop that runs in this thread, if it is starved."""
+    loop = _here.loop()
     if loop is not None and loop.monotonic and loop.read() < loop.check.until:  # a loop that began to run since is not starved either
-        return False
+        return None
     loop = loop_here()
-    return loop is not None and loop.starved()
-
-
-def _family_of(native: object) -> type[OneLoop]:
-    families: list[type[OneLoop]] = [AsyncioLoop, *[load() for library, load in _OTHERS.items() if library in modules]]
-    for family in families:
-        if isinstance(native, family.natives):
-            return family
-    kind = f"{type(native).__module__}.{type(native).__qualname__}"
-    raise RuntimeError(f"a limiter cannot wait in an event loop of the class {kind}. Use a loop of asyncio (or uvloop) or trio.")
+    return None if loop is None else loop.starved()

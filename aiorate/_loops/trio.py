@@ -1,4 +1,4 @@
-"""Runs of trio. Imported, with trio and anyio, once a limiter is used under trio.
+"""Runs of trio. Imported once a limiter is used under trio.
 
 Grants are in order, although trio runs the tasks that are woken at one instant in any order.
 """
@@ -6,10 +6,8 @@ Grants are in order, although trio runs the tasks that are woken at one instant 
 from __future__ import annotations
 
 from contextlib import suppress
-from math import inf, nextafter
 from typing import TYPE_CHECKING
 
-import anyio
 import trio
 
 from aiorate._loops.loop import OneLoop, OutcomeTicket, call_back
@@ -18,7 +16,7 @@ from aiorate._rate import NS_PER_SECOND
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiorate._loops.loop import Clock, Handle, ReadClock
+    from aiorate._loops.loop import Handle
 
 
 Token = trio.lowlevel.TrioToken
@@ -28,10 +26,8 @@ _OVER = (trio.RunFinishedError, OSError)  # the latter if a run broke off: its w
 class TrioLoop(OneLoop):
     """One ``trio.run()``, known by its token."""
 
-    __slots__ = ("_clock", "_ended")
+    __slots__ = ("_ended",)
     native: Token
-
-    natives = Token
 
     @staticmethod
     def here() -> Token | None:
@@ -44,17 +40,12 @@ class TrioLoop(OneLoop):
     def task() -> object | None:
         return trio.lowlevel.current_task() if trio.lowlevel.in_trio_task() else None
 
-    @staticmethod
-    def own_time(native: Token) -> ReadClock:
+    def __init__(self, native: Token) -> None:
         # Each run has its own clock and origin. Unlike `trio.current_time`, it can be read after the run.
         clock = trio.lowlevel.current_clock()
-        return lambda: _whole(clock.current_time())
-
-    def __init__(self, native: Token, clock: Clock | None, precise: bool, plain: OneLoop | None) -> None:
-        super().__init__(native, clock, precise, plain)
+        super().__init__(native, lambda: round(clock.current_time() * NS_PER_SECOND))
         self._ended: bool = False  # a run shows that it has ended only when something is posted to it
-        self._clock = trio.lowlevel.current_clock()
-        self.steady = clock is None and type(self._clock).__module__.startswith("trio._core")  # not a MockClock
+        self.steady = type(clock).__module__.startswith("trio._core")  # not a MockClock
 
     @property
     def closed(self) -> bool:
@@ -74,24 +65,20 @@ class TrioLoop(OneLoop):
             self._ended = True
             raise
 
-    def _call_after(self, ns: int, callback: Callable[[], object]) -> Handle:
-        due = _whole(self._clock.current_time()) + ns
-        deadline = due / NS_PER_SECOND
-        if _whole(deadline) < due:  # rounded down: after weeks, a float of seconds is coarser than a nanosecond
-            deadline = nextafter(deadline, inf)
-        return _Timer(self.native, deadline, callback)
+    def call_after(self, ns: int, callback: Callable[[], object], precise: bool) -> Handle:
+        return _Timer(self.native, (self.read() + ns) / NS_PER_SECOND, callback)
 
     def ticket(self) -> OutcomeTicket:
-        return OutcomeTicket(self, anyio.Event())
+        return OutcomeTicket(self, trio.Event())
 
-    def signal(self) -> anyio.Event:
-        return anyio.Event()
+    def signal(self) -> trio.Event:
+        return trio.Event()
 
-    def wait(self, ticket: OutcomeTicket | anyio.Event, /) -> Awaitable[object]:
-        event: anyio.Event = ticket.signal if isinstance(ticket, OutcomeTicket) else ticket
+    def wait(self, ticket: OutcomeTicket | trio.Event, /) -> Awaitable[object]:
+        event: trio.Event = ticket.signal if isinstance(ticket, OutcomeTicket) else ticket
         return event.wait()
 
-    def wake(self, signal: anyio.Event, /) -> None:
+    def wake(self, signal: trio.Event, /) -> None:
         """Raises RuntimeError in another thread, or after its run has broken off."""
         if self.here() is not self.native:  # another run would take the task for one of its own
             raise RuntimeError("a waiter can only be woken in its own trio run")
@@ -120,7 +107,3 @@ class _Timer:
         self._callback = None
         if TrioLoop.here() is self._native:  # as in wake()
             self._scope.cancel()
-
-
-def _whole(seconds: float) -> int:
-    return round(seconds * NS_PER_SECOND)

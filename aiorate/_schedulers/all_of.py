@@ -25,7 +25,7 @@ class AllOf(Scheduler):
 
     __slots__ = ("_permitted", "members")
     members: tuple[Scheduler, ...]
-    _permitted: tuple[Any, ...]
+    _permitted: tuple[Scheduler, ...]
     """The members, each with what servers said of it."""
 
     def __init__(self, *schedulers: Scheduler) -> None:
@@ -66,8 +66,7 @@ class AllOf(Scheduler):
         return max([part.take(share, now, since) for part, share in self._shares(permits)], default=now)
 
     def peek(self, permits: Any, now: int, ahead: Any = 0) -> int:
-        at: int = max([part.peek(permits, now, ahead) for part in self._permitted])
-        return at
+        return max([part.peek(permits, now, ahead) for part in self._permitted])
 
     def give_back(self, permits: Any, now: int, taken: int | None = None) -> None:
         for part, share in self._shares(permits):
@@ -84,11 +83,11 @@ class AllOf(Scheduler):
     def reset(self, now: int) -> None:
         for member in self.members:
             member.reset(now)
+        self._permitted = self.members
 
     def available(self, now: int) -> int:
         """The least of the members'."""
-        least: int = min(member.available(now) for member in self._permitted)
-        return least
+        return min(member.available(now) for member in self._permitted)
 
     def _standings(self, now: int) -> list[Standing]:
         return [standing for member in self._permitted for standing in member._standings(now)]

@@ -35,7 +35,6 @@ class CalendarWindow(Window):
     """
 
     __slots__ = ("_began", "_ends", "_last", "_origin", "_tz", "_used")
-    rate: Rate
     _shown: tuple[str, ...] = ("_tz",)
     # The window of the used permits: its first grant, and its end.
     _began: int
@@ -58,10 +57,6 @@ class CalendarWindow(Window):
         self._tz = tz
         self._origin: int = origin  # the Unix time, in ns, of the instant 0
         self.reset(LONG_AGO if start is None else start)
-
-    @property
-    def _described(self) -> str:
-        return f"{self.rate} in {self._tz}"
 
     def _edges(self, unix: int, count: int) -> list[int]:
         """The first ``count`` edges of windows after that Unix time; all in ns."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from aiorate._schedulers.all_of import AllOf
-from aiorate._schedulers.server_quotas import heeding
+from aiorate._schedulers.server_quotas import ServerQuotas, quotas_of
 
 if TYPE_CHECKING:
-    from aiorate._feedback import Quota
-    from aiorate._rate import Rate
     from aiorate._schedulers.amounts import Amounts
     from aiorate._schedulers.interface import Scheduler
 
@@ -27,16 +25,10 @@ class Dimensions(AllOf):
     def __init__(self, parts: dict[str, Scheduler]) -> None:
         self.names: tuple[str, ...] = tuple(parts)
         super().__init__(*parts.values())
-        self._waited: tuple[int, str | None] = (0, None)  # the last grant after a wait: its instant, and the dimension
-
-    @property
-    def rate(self) -> Rate:  # type: ignore[override]
-        """The rate of the first dimension."""
-        return self.members[0].rate
+        self._waited: tuple[int, str | None] = (0, None)  # the last grant: its instant, and the dimension that it waited for
 
     def available_of(self, name: str, now: int) -> int:
-        available: int = self._permitted[self.names.index(name)].available(now)
-        return available
+        return self._permitted[self.names.index(name)].available(now)
 
     def _shares(self, permits: Any) -> list[tuple[Any, int]]:
         """The dimensions of which it takes more than 0, and how much. Those of limits above come last."""
@@ -45,10 +37,8 @@ class Dimensions(AllOf):
     # The members check the amounts.
 
     def _take(self, permits: Any, now: int, since: int | None) -> int:
-        if permits.waited_for is None and self._waited[0] == now:
-            permits.waited_for = self._waited[1]
-        if permits.waited_for is not None:
-            self._waited = now, permits.waited_for
+        permits.waited_for = permits.waited_for or (self._waited[1] if self._waited[0] == now else None)
+        self._waited = now, permits.waited_for
         return super()._take(permits, now, since)
 
     def peek(self, permits: Any, now: int, ahead: Any = 0) -> int:
@@ -70,17 +60,13 @@ class Dimensions(AllOf):
             elif amount < 0:
                 part.give_back(-amount, now, taken)
 
-    def cap(self, name: str, quota: Quota, paused: bool, now: int, held_for: int, in_flight: int) -> None:
-        """As `ServerQuotas.heed`, for that dimension."""
-        permitted, place = list(self._permitted), self.names.index(name)
-        permitted[place] = heeding(permitted[place], quota, paused, now, held_for, in_flight)
-        self._permitted = tuple(permitted)
-
     def _shift(self, ns: int) -> None:
         super()._shift(ns)
         self._waited = 0, None  # who waits for the end of a pause does not wait for what was granted at the same instant
 
-    def reset(self, now: int) -> None:
-        """Reset all dimensions, and forget what servers said, as a new budget would not know it."""
-        super().reset(now)
-        self._permitted = self.members
+    def quotas_of(self, name: str) -> ServerQuotas:
+        """What servers say of that dimension, which is heeded from now on."""
+        place = self.names.index(name)
+        quotas = quotas_of(self._permitted[place])
+        self._permitted = (*self._permitted[:place], quotas, *self._permitted[place + 1 :])
+        return quotas

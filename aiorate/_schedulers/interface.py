@@ -61,12 +61,8 @@ class Scheduler(ABC):
     members: tuple[Scheduler, ...] = ()
     """The schedulers of which this one consists."""
     _owner: str  # see `claim`
+    _meter: Meter | None = None  # what takes single permits as `take` does, but faster
     _shown: tuple[str, ...] = ()  # the attributes that its ``repr()`` shows after the rate
-
-    @property
-    def _meter(self) -> Meter | None:
-        """What takes single permits as `take` does, but faster."""
-        return None
 
     @property
     def _spilled(self) -> int:
@@ -183,7 +179,6 @@ class Metered(Scheduler):
     """
 
     __slots__ = ("_latest", "_line", "rate")
-    rate: Rate
     _line: Meter
     """The next permit. A grab does what ``take(1, now)`` does, or nothing."""
     _latest: Any
@@ -192,9 +187,9 @@ class Metered(Scheduler):
     _metered_take: Callable[..., int] = Scheduler.take
 
     @property
-    def _meter(self) -> Meter | None:
+    def _meter(self) -> Meter | None:  # type: ignore[override]
         """The line, if it is straight, and no subclass or attribute takes permits in another way."""
-        return self._line if self.take == self._metered_take and self._line.numbers != NO_LINE else None
+        return self._line if self.take == self._metered_take and self._line.numbers[2] != NO_LINE else None
 
     def _heed_grabs(self) -> None:
         """Note the grabs since the last call. All takes before them stand."""

@@ -186,7 +186,7 @@ class ServerQuotas(AllOf):
         windows.append(window := _Remainder(left, _PLENTY, 0, 1, now, now, 0, until))
         window.doubted = doubted
         windows.sort(key=attrgetter("until"))
-        self._permitted = (*self.members, *windows, *self._buckets.values())
+        self._permitted = (*self.members, *windows, *self._buckets.values())  # type: ignore[arg-type]
 
     def refill(self, name: str, left: int, size: int, full_in: int, now: int, at: int, error: int = 0, in_flight: int = 0) -> None:
         """Grant at most what the server's bucket of that name holds: ``left`` at ``at``, and ``size`` after ``full_in`` ns.
@@ -206,14 +206,11 @@ class ServerQuotas(AllOf):
             buckets[name].tell(left, size, full_in, now, at, error, in_flight)
         else:
             buckets[name] = _Remainder(left, size, size - left, told, now, at, in_flight)
-        self._permitted = (*self.members, *self._windows, *buckets.values())
-
-    def ended(self, now: int) -> bool:
-        """Whether the strategy can stand alone again. A bucket never ends, because it may be smaller than the strategy."""
-        return not self._buckets and all(now >= window.until for window in self._windows)
+        self._permitted = (*self.members, *self._windows, *buckets.values())  # type: ignore[arg-type]
 
     def left(self, now: int) -> int | None:
-        """The permits that the server leaves at ``now``; None: nothing that it said still holds."""
+        """The permits that the server leaves at ``now``; None: nothing that it said still holds, and the strategy can stand alone again.
+        A bucket holds for ever, because it may be smaller than the strategy."""
         left = min([quota.available(now) for quota in self._permitted[1:]], default=_PLENTY)
         return None if left == _PLENTY else left
 
@@ -240,8 +237,6 @@ class ServerQuotas(AllOf):
         return [(size, rate, left, max(at, more)) if left <= own else (size, rate, own, more) for size, rate, own, more in standings]
 
 
-def heeding(asked: Scheduler, quota: Quota, paused: bool, now: int, held_for: int, in_flight: int) -> Scheduler:
-    """What to ask for permits from now on, instead of ``asked``: a strategy, or what servers said of it; see `ServerQuotas.heed`."""
-    told = asked if isinstance(asked, ServerQuotas) else ServerQuotas(asked)
-    told.heed(quota, paused, now, held_for, in_flight)
-    return told
+def quotas_of(asked: Scheduler) -> ServerQuotas:
+    """What to ask for permits from now on, instead of ``asked``: a strategy, or what servers said of it."""
+    return asked if isinstance(asked, ServerQuotas) else ServerQuotas(asked)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from aiorate._meter import NO_LINE
 from aiorate._rate import NS_PER_SECOND, Rate, as_float, ceil_div, exact, exact_seconds
 from aiorate._schedulers.interface import check_window
 from aiorate._schedulers.ticks import Pacing
@@ -65,17 +64,16 @@ class SmoothBursty(_Smooth):
         self._in_permits = max_stored is not None
         if self._size[0] < 0:
             raise ValueError("SmoothBursty(max_burst, max_stored) must be 0 or more; 0 stores nothing.")
-        self._setup(rate, start)
+        super().__init__(rate, start=start)
 
     def bound(self, window: int, largest: int = 1) -> int:
         """``store + rate x window + largest``: a full store, the permits that flow in, and one request on credit."""
         check_window(window, largest)
         return (self._most + window * self._unit) // self._cost + largest
 
-    def _measure(self) -> tuple[int, int, float, int]:
+    def _measure(self) -> None:
         self._unit, self._cost, (num, den) = self.rate.permits, self.rate.period_ns, self._size
         self._most = num * (self._cost if self._in_permits else NS_PER_SECOND * self._unit) // den
-        return NO_LINE
 
     def _rescaled(self, unit: int, cost: int) -> int:
         return self._stored * self._cost // cost if self._in_permits else super()._rescaled(unit, cost)
@@ -119,17 +117,16 @@ class SmoothWarmingUp(_Smooth):
         # max permits = warmup / I x (5 + c) / (2 (1 + c)). In the unit of the store, a permit is period_ns x 2 (cold + warm) and
         # a tick of idle time earns (5 warm + cold), all whole numbers.
         self._earn = 5 * warm + cold
-        self._setup(rate, start)
+        super().__init__(rate, start=start)
 
     def bound(self, window: int, largest: int = 1) -> int:
         """``largest + rate x window``, because no permit costs less than the interval."""
         check_window(window, largest)
         return largest + self.rate._permits_in(window)
 
-    def _measure(self) -> tuple[int, int, float, int]:
+    def _measure(self) -> None:
         self._unit, self._cost = self.rate.permits, self.rate.period_ns * 2 * sum(self._cold_factor)
         self._most = self._warmup * self._unit * self._earn
-        return NO_LINE
 
     def _priced(self, stored: int, permits: int) -> tuple[int, int]:
         left = stored - permits * self._cost

@@ -11,7 +11,6 @@ a constant, so only a change of the rate rounds anything.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from aiorate._meter import ENDLESS, NO_LINE, Meter, PureMeter
@@ -40,12 +39,14 @@ class Pacing(Metered):
     _starts_full: bool = False
     _makes_up: bool = False  # whether the store is a backlog: a request is as late as it is full
     _earn: int = 1  # what a tick of idle time adds to the store
+    _kept: Any = NO_LINE  # of `PureMeter.numbers`
 
-    def _setup(self, rate: Rate | str | Number, start: int | None) -> None:
+    def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
         check_ns("start", 0 if start is None else start)
         self.rate = Rate.of(rate)
-        numbers = self._measure()
-        self._line: Meter = PureMeter() if numbers is NO_LINE else Meter(numbers)
+        self._measure()
+        self._line: Meter = PureMeter() if self._kept == NO_LINE else Meter()
+        self._line.numbers = self._unit, self._cost, self._kept
         Pacing.reset(self, start)  # whatever a subclass makes of it
 
     def reset(self, now: int | None) -> None:
@@ -54,9 +55,9 @@ class Pacing(Metered):
         self._stored = self._most if self._starts_full else 0
         self._line.due = None if now is None else now * self._unit
 
-    @abstractmethod
-    def _measure(self) -> tuple[int, int, float, int]:
-        """Set what follows from the rate, from `_unit` to `_most`; returns the `numbers` of the meter."""
+    def _measure(self) -> None:
+        """Set what follows from the rate, from `_unit` to `_most`."""
+        self._unit, self._cost = self.rate._ticks
 
     def _priced(self, stored: int, permits: int) -> tuple[int, int]:
         """The store after a take of that many permits, and the ticks that they cost."""
@@ -120,7 +121,8 @@ class Pacing(Metered):
         """The next slot keeps its instant, the ones after it follow at the new rate. What is stored or owed keeps its duration."""
         due, line, unit, cost = self._due(now), self._line, self._unit, self._cost
         self.rate: Rate = Rate.of(rate)
-        line.numbers = self._measure()
+        self._measure()
+        line.numbers = self._unit, self._cost, self._kept
         self._stored, line.due = self._rescaled(unit, cost), ceil_div(due * self._unit, unit)  # rounded up: no slot is earlier than before
         self._latest, self._lost, line.cut = None, (self._lost + line.cut) * self._unit // unit, 0
 
@@ -176,9 +178,7 @@ class TicksAccumulator(Pacing):
     books_since: bool = False
     _makes_up: bool = True
     _strictness: tuple[int, int] = (0, 1)
-
-    def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
-        self._setup(rate, start)
+    _kept: Any = ENDLESS
 
     @property
     def ticks(self) -> int | None:
@@ -197,11 +197,6 @@ class TicksAccumulator(Pacing):
         """None: after a pause, all the permits that it held up may go at once."""
         check_window(window, largest)
         return None
-
-    def _measure(self) -> tuple[int, int, float, int]:
-        (self._unit, self._cost), (num, den) = self.rate._ticks, self._strictness
-        # A slot that is due within the instant is on time, here and in _after().
-        return (self._unit, self._cost, self._unit - 1 if num else ENDLESS, 0) if num in (0, den) else NO_LINE
 
     def _after(self, permits: int, due: int, stored: int, lost: int, since: int) -> tuple[int, int, int]:
         given_up, (num, den) = 0, self._strictness
@@ -224,7 +219,7 @@ class BurstCompensation(TicksAccumulator):
         start: When the schedule begins, in ns. By default with the first request.
     """
 
-    __slots__ = ("_strictness",)
+    __slots__ = ("_kept", "_strictness")
     books_since: bool = True
     _shown: tuple[str, ...] = ("strictness",)
 
@@ -234,6 +229,7 @@ class BurstCompensation(TicksAccumulator):
             raise ValueError(
                 f"BurstCompensation(strictness={strictness!r}) must be from 0 (plain) to 1 (strict). For more, use BurstRatio."
             )
+        self._kept = ENDLESS if not num else 0 if num == den else NO_LINE
         super().__init__(rate, start=start)
 
     @property
@@ -272,6 +268,7 @@ class BurstRatio(TicksAccumulator):
 
     __slots__ = ("_price", "_ratio")
     books_since: bool = True
+    _kept: Any = NO_LINE
     _shown: tuple[str, ...] = ("ratio",)
 
     def __init__(self, rate: Rate | str | Number, ratio: Number = 1.1, *, start: int | None = None) -> None:
@@ -292,10 +289,9 @@ class BurstRatio(TicksAccumulator):
         check_window(window, largest)
         return largest + window * self._unit // self._price
 
-    def _measure(self) -> tuple[int, int, float, int]:
+    def _measure(self) -> None:
         (unit, cost), (num, den) = self.rate._ticks, self._ratio
         self._unit, self._cost, self._price = unit * num, cost * num, cost * den
-        return NO_LINE
 
     def _rescaled(self, unit: int, cost: int) -> int:
         due = self._due(0)  # it has begun

@@ -30,7 +30,7 @@ _MANY = 64
 _instant = itemgetter(0)
 # A rate; in units, a nanosecond, a permit, the size of the store, its size while overflow returns, and the ratio at which it returns; and
 # the numbers of the meter. Shared by all stores with the same parameters.
-Plan = tuple[Rate, tuple[int, int, int, int, int, int], tuple[int, int, float, int]]
+Plan = tuple[Rate, tuple[int, int, int, int, int, int], tuple[int, int, Any]]
 
 
 @lru_cache(256)
@@ -39,9 +39,8 @@ def plan_of(rate: Rate | str, permits: int, ns: int = 0, ratio: tuple[int, int] 
     rate, (num, den) = Rate.of(rate), ratio
     unit, cost = rate._ticks[0] * den, rate._ticks[1] * den
     full = max(permits * cost, ns * unit)
-    # Less than a nanosecond above full lies within the instant, and cutting it off would be drift.
-    numbers = (unit, cost, full - cost + unit - 1, full - cost) if num == den and cost <= full else NO_LINE
-    return rate, (unit, cost, full, full // den * num, num, den), numbers
+    kept = full - cost if num == den and cost <= full else NO_LINE
+    return rate, (unit, cost, full, full // den * num, num, den), (unit, cost, kept)
 
 
 class Stored(Metered):
@@ -49,7 +48,6 @@ class Stored(Metered):
     found more than every later take."""
 
     __slots__ = ("_at_first", "_initial", "_last", "_over", "_peaks", "_plan")
-    rate: Rate
     _plan: tuple[int, int, int, int, int, int]
     _at_first: int  # the level before the schedule begins
     _last: Any  # the instant up to which it is filled; None: the schedule has not begun
@@ -234,7 +232,7 @@ class Stored(Metered):
 
     def _change(self, plan: Plan, kept: int, now: int | None) -> None:
         """Use another plan. ``kept``: the index in `_plan` of the unit in which the level stays the same."""
-        (last, level, over), before = self._level(now), self._plan
+        (last, level, over), before, slower = self._level(now), self._plan, plan[0]._slower_than(self.rate)
         if now is not None and now < last:  # the clock went back, or what is owed was granted ahead
             last, level = now, level - (last - now) * before[0]
         self._latest, (self.rate, self._plan, self._line.numbers) = None, plan
@@ -247,6 +245,8 @@ class Stored(Metered):
         if now is not None and level > most:  # it has shrunk: the excess waits, or a new rate would give a free burst
             level, over = most, over + level - most
         self._keep(last, level, over)
+        if now is not None and slower and not kept:
+            self._note_level(now, most)  # as if full: earlier permits cost less than they would bring now
 
     def available(self, now: int) -> int:
         """The permits in store."""

@@ -130,19 +130,13 @@ class TokenPool(Stored):
 
     def apply(self, rate: Rate | str | Number, burst_ratio: Number, now: int | None = None) -> None:
         """Change rate and ratio as from ``now``. The pools keep their contents, and a ``pool`` given in ns keeps its size."""
-        self._change_rate(Rate.of(rate), ratio_of(burst_ratio, "TokenPool(burst_ratio"), now)
+        self._change(plan_of(Rate.of(rate), *self._size, ratio_of(burst_ratio, "TokenPool(burst_ratio")), 0, now)
 
     # The scheduler.
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate. The pools keep their nanoseconds, and a debt its duration."""
-        self._change_rate(Rate.of(rate), self._plan[4:], now)
-
-    def _change_rate(self, rate: Rate, ratio: tuple[int, int], now: int | None) -> None:
-        slower = rate._slower_than(self.rate)
-        self._change(plan_of(rate, *self._size, ratio), 0, now)
-        if now is not None and slower:
-            self._note_level(now, self._plan[3])  # as if full: earlier permits cost less than they would bring now
+        self._change(plan_of(Rate.of(rate), *self._size, self._plan[4:]), 0, now)
 
     def lag(self, now: int) -> int:
         """The waiting pool, in ns."""

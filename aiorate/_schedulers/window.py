@@ -68,7 +68,6 @@ class SlidingWindow(Window):
     """
 
     __slots__ = ("_first", "_log")
-    rate: Rate
     # An entry for each instant of grants: the instant, and the number of permits ever granted up to then. Those still in the window begin
     # at `_first`, and the one before tells how many have left it. A list, because an empty deque would weigh as much as all the rest.
     _log: list[tuple[int, int]]

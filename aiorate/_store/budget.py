@@ -1,4 +1,4 @@
-"""A budget whose permits a store books, and its dimensions."""
+"""A budget whose permits a store books."""
 
 from __future__ import annotations
 
@@ -8,49 +8,13 @@ from aiorate._limiters.budget import Budget
 from aiorate._rate import ns_to_seconds
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.dimensions import Dimensions
-from aiorate._schedulers.interface import Scheduler
 from aiorate._store.pool import Pool
-from aiorate._store.slots import Part
 
 if TYPE_CHECKING:
-    from aiorate._rate import Rate
+    from collections.abc import Iterable
+
     from aiorate._schedulers.amounts import Permits
-    from aiorate._schedulers.interface import Standing
-
-
-class _Dimension(Scheduler):
-    """One dimension of a budget in a store: its rate, and its burst, or None for a rate without one.
-
-    It grants everything, because the pool grants only what was booked.
-    """
-
-    __slots__ = ("_place", "_pool", "max_permits", "rate")
-    books_since: bool = False
-
-    def __init__(self, pool: Pool, place: int, rate: Rate, burst: int | None) -> None:
-        self._pool, self._place = pool, place
-        self.rate, self.max_permits = rate, burst
-
-    def take(self, permits: int, now: int, *_: object, **__: object) -> int:
-        return now
-
-    def _nothing(self, *_: object, **__: object) -> None:
-        """The pool counts, and other processes have the same rate."""
-
-    peek = take
-    give_back = charge = set_rate = bound = _nothing
-
-    def available(self, now: int) -> int:
-        return self._standings(now)[0][2]
-
-    def _standings(self, now: int) -> list[Standing]:
-        return [self._pool._standings(now)[self._place]]
-
-    def _rested(self, now: int) -> bool:
-        return self._pool._rested(now)
-
-    def __repr__(self) -> str:
-        return str(Part(self.rate, self.max_permits or 1))
+    from aiorate._store.slots import Limited
 
 
 class _Booked(Dimensions):
@@ -58,9 +22,9 @@ class _Booked(Dimensions):
 
     __slots__ = ("pool",)
 
-    def __init__(self, pool: Pool, limits: dict[str, tuple[Rate, int | None]]) -> None:
+    def __init__(self, pool: Pool, names: Iterable[str]) -> None:
         self.pool: Pool = pool
-        super().__init__({name: _Dimension(pool, place, *limits[name]) for place, name in enumerate(limits)})
+        super().__init__(dict(zip(names, pool.parts, strict=True)))
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
         at = super().peek(permits, now)
@@ -91,6 +55,9 @@ class _Booked(Dimensions):
         super()._shift(ns)
         self.pool._shift(ns)
 
+    def _rested(self, now: int) -> bool:
+        return super()._rested(now) and self.pool._rested(now)
+
 
 class StoreBudget(Budget):
     """A budget whose slots are used up to ``late`` ns late. A burst of None is that of a rate without one."""
@@ -98,12 +65,12 @@ class StoreBudget(Budget):
     __slots__ = ("_late", "_pool")
     _pool: Pool
 
-    def __init__(self, late: int, limits: dict[str, tuple[Rate, int | None]], **options: Any) -> None:
+    def __init__(self, late: int, limits: dict[str, Limited], **options: Any) -> None:
         self._late = late
         super().__init__(catch_up=ns_to_seconds(late), **options, **limits)  # type: ignore[arg-type]  # as _scheduler() has them
 
     def _scheduler(self, limits: dict[str, Any]) -> Dimensions:
-        self._pool = Pool([Part(rate, burst or 1) for rate, burst in limits.values()], False, self._late)
+        self._pool = Pool([*limits.values()], False, self._late)
         return _Booked(self._pool, limits)
 
 

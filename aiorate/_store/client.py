@@ -16,7 +16,7 @@ from itertools import islice
 from operator import call
 from random import uniform
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from aiorate._loops.table import loop_here, running_loop
 from aiorate._store.options import is_cluster, settings_of
@@ -43,8 +43,8 @@ _PASSING = {  # of what a server says
     *("BusyLoadingError", "ReadOnlyError", "ClusterDownError", "MasterDownError", "OutOfMemoryError", "TryAgainError"),
     *("BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN", "UNBLOCKED", "UNKILLABLE"),
 }
-_REFUSALS = {"ResponseError", "AuthenticationError", "AuthorizationError", "AuthenticationWrongNumberOfArgsError"}
 _OF_CLUSTERS = {"RedisClusterException", "ValkeyClusterException"}  # no node would do: the cause says why
+_REFUSALS = {"ResponseError", "AuthenticationError", "AuthorizationError", "AuthenticationWrongNumberOfArgsError", *_OF_CLUSTERS}
 # Servers before 7.0 wrap the error of a command that a script called.
 _CODE = re.compile(r"(?:(?:ERR )?Error running script .*@user_script: ?\d+: )?-?([A-Z]+)(?: |$)")
 
@@ -62,17 +62,15 @@ class StoreClient:
         self._settings: Any = settings_of(source)
         self._connection: Any = None
         self._decide: Callable[..., Any] = decisions.run if loop is None else call
-        self._attached: WeakSet[Any] = WeakSet()
         self._wanting: dict[Any, None] = {}
         self._asked: list[Any] = []  # those of the call in flight
+        self._leaving: dict[Callable[[], object], Any] = {}  # whom to tell, and the session
         self._runs: bool = False  # whether the task does. Changed in decisions
         self._task: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
         self._native: asyncio.AbstractEventLoop | None = None  # that of the task, while it runs
         self._woken: asyncio.Event = asyncio.Event()  # awaited while there is nothing to ask
         self._ticks: int = 0  # since the call in flight began, the store last answered, or there was last something to ask
-        self._opening: bool = False
-        self._leaving: list[tuple[object, Callable[[], object]]] = []  # sessions, and whom to tell
         self._silent: float | None = None  # when the first unanswered call since the last answer began
 
     @property
@@ -84,7 +82,6 @@ class StoreClient:
 
     def wake(self, session: object) -> None:
         """Ask the store for it in the loop's next iteration, or when the call in flight is answered."""
-        self._attached.add(session)
         self._wanting[session] = None
         if self._runs:
             self._rouse()
@@ -92,32 +89,19 @@ class StoreClient:
             self._start()
 
     async def detach(self, session: object) -> None:
-        """Forget it, once it has nothing to tell, or cannot. After the last, no task, connection or thread is left."""
+        """Forget it, once it has nothing to tell, or cannot. The connection is closed, and whoever else wants something opens another."""
         loop = loop_here()
         assert loop is not None  # a task runs
         signal = loop.signal()
         self._decide(self._detach, session, partial(loop.post, partial(loop.wake, signal)))
-        thread = self._thread
         await loop.wait(signal)
+        thread = self._thread  # first: the next one runs
         if thread is not None and not self._runs:
             thread.join()
 
     def _detach(self, session: object, tell: Callable[[], object]) -> None:
+        self._leaving[tell], self._ticks = session, max(self._ticks, 0)
         self.wake(session)
-        self._leaving.append((session, tell))
-
-    def _let_go(self) -> None:
-        """Tell those who leave and have nothing to ask."""
-        for session, tell in self._leaving.copy():
-            if session in self._wanting or session in self._asked:
-                continue
-            self._attached.discard(session)
-            if self._runs and not self._attached:  # the task ends first
-                self._rouse()
-                continue
-            self._leaving.remove((session, tell))
-            with suppress(RuntimeError, OSError):  # its loop is closed
-                tell()
 
     def _rouse(self) -> None:
         """Have the idle task go on, or end if nothing is wanted."""
@@ -139,19 +123,20 @@ class StoreClient:
         self._runs, self._native = False, None
         if self._wanting:  # woken meanwhile
             self._start()
-        self._let_go()
+        for tell, session in [*self._leaving.items()]:
+            if session not in self._wanting:
+                del self._leaving[tell]
+                with suppress(RuntimeError, OSError):  # its loop is closed
+                    tell()
 
     def _questions(self) -> list[Asked]:
         questions: list[Asked] = []
         for session in islice([*self._wanting], _MOST):
-            self._asked.append(session)
             del self._wanting[session]
             question = session.question() if session.client is self else None  # else it asks in another event loop by now
             if question is not None:
+                self._asked.append(session)
                 questions.append(question)
-            else:
-                self._asked.pop()
-        self._let_go()
         return questions
 
     def _hear(self, replies: list[object], began: float) -> None:
@@ -168,7 +153,6 @@ class StoreClient:
                 if session.unreachable(none, began - self._silent):
                     self._wanting[session] = None
         self._asked = []
-        self._let_go()
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError):
@@ -191,17 +175,18 @@ class StoreClient:
     async def _run(self) -> None:
         error: BaseException | None = None
         loop = self._native = asyncio.get_running_loop()
-        self._task, self._woken = asyncio.current_task(), asyncio.Event()
+        self._task, self._woken, self._ticks = asyncio.current_task(), asyncio.Event(), 0
         self._timer = loop.call_later(_TICK, self._on_tick, loop)
         try:
-            while self._attached:
-                self._ticks = 0
-                while not self._wanting and self._attached and self._ticks <= _IDLE:  # a signal may come late
+            while self._ticks <= _IDLE:  # something was wanted a while ago
+                leaving = self._leaving.values()
+                if leaving and self._wanting.keys().isdisjoint(leaving):
+                    break
+                if self._wanting:
+                    await self._ask(loop)
+                else:
                     self._woken.clear()
                     await self._woken.wait()
-                if not self._wanting:  # nothing was for a while, or nobody is left
-                    break
-                await self._ask(loop)
         except GeneratorExit:  # its loop was closed, and its sessions ask in another by now
             raise
         except BaseException as raised:
@@ -222,8 +207,7 @@ class StoreClient:
         if not self._asked:
             if self._ticks > _IDLE:
                 self._woken.set()
-        elif self._ticks > (_LONGEST if self._opening and not self._leaving else _PATIENCE) and self._task is not None:
-            self._ticks = _LONGEST + 1
+        elif self._ticks > _PATIENCE and self._task is not None:
             self._task.cancel()
 
     async def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -236,29 +220,31 @@ class StoreClient:
         try:
             if self._connection is None:
                 await self._open()
-            replies = await self._call([("EVALSHA", SHA, 1, key, *words) for key, words in questions])
-            missing = [place for place, reply in enumerate(replies) if isinstance(reply, Exception) and "NoScriptError" in kinds_of(reply)]
+            commands: list[Command] = [("EVALSHA", SHA, 1, key, *words) for key, words in questions]
+            replies = await self._call(commands)
+            missing = [place for place, reply in enumerate(replies) if "NoScriptError" in kinds_of(reply)]
             if missing:
-                # The first sends the text, and the server has it for the others.
-                again: list[Command] = [("EVALSHA", SHA, 1, questions[place][0], *questions[place][1]) for place in missing]
-                again[0] = ("EVAL", TEXT, *again[0][2:])
+                again = [commands[place] for place in missing]
+                again[0] = ("EVAL", TEXT, *again[0][2:])  # and the server has it for the others
                 for place, reply in zip(missing, await self._call(again), strict=True):
                     replies[place] = reply
         except asyncio.CancelledError:
-            if self._ticks <= _LONGEST or self._task is None:  # by somebody else
+            if self._ticks <= _PATIENCE or self._task is None:  # by somebody else
                 raise
             self._task.uncancel()
-            replies = [TimeoutError(f"none within {(_LONGEST if self._opening else _PATIENCE) * _TICK:g} s")] * len(questions)
+            replies = [TimeoutError("none in time")] * len(questions)
         except Exception as error:
             replies = [error] * len(questions)
         self._decide(self._hear, replies, began)
         if self._silent is not None:
             await self._close()
-            if self._wanting:
+            if self._wanting and not self._leaving:
                 await asyncio.sleep(min(max(loop.time() - self._silent, _RETRY), _LONGEST_RETRY) * uniform(0.5, 1.0))
+        self._ticks = 0
 
     async def _open(self) -> None:
-        self._opening = True
+        if not self._leaving:
+            self._ticks = _PATIENCE - _LONGEST
         if self._settings is None:
             await self._source.initialize()  # not in many calls at once, which close each other's connections
         else:
@@ -266,7 +252,7 @@ class StoreClient:
             await connection.connect()
             connection.socket_timeout = None  # from here on ticks are counted, which costs less
             self._connection = connection
-        self._opening, self._ticks = False, 0
+        self._ticks = 0
 
     async def _call(self, commands: Sequence[Command]) -> list[object]:
         """Returns the reply to each, or the server's error. Raises if there is no answer."""
@@ -306,8 +292,8 @@ def client_of(source: Any, key: str, process: bool) -> StoreClient:
     return _clients.get(place) or _clients.setdefault(place, StoreClient(source, loop))
 
 
-def kinds_of(error: object) -> list[str]:
-    return [kind.__name__ for kind in type(error).__mro__]
+def kinds_of(error: object) -> set[str]:
+    return {kind.__name__ for kind in type(error).__mro__}
 
 
 def refusal_of(error: Exception) -> Refusal:
@@ -316,22 +302,18 @@ def refusal_of(error: Exception) -> Refusal:
     The name of the class decides, which redis-py and valkey-py share, and the code, the first word of what the server said. The rest may
     quote the name of a limiter.
     """
-    name, text = type(error).__name__, " ".join(str(error).split())
+    cause: BaseException = error
+    while kinds_of(cause) & _OF_CLUSTERS and cause.__cause__ is not None:
+        cause = cause.__cause__
+    name, text, kinds = type(error).__name__, " ".join(str(error).split()), kinds_of(cause)
+    if "ResponseError" in kinds and (code := _CODE.match(str(cause))):
+        kinds.add(code[1])
     if name != "ResponseError":
-        text = f"{name}: {text}" if text else name
-    elif found := _CODE.match(text):
-        text = text[found.start(1) :]
-    if _is_outage(error):
+        text = f"{name}: {text}"
+    elif code := _CODE.match(text):
+        text = text[code.start(1) :]
+    if kinds & _PASSING or kinds.isdisjoint(_REFUSALS):
         raise Unreachable(text) from error
     refusal = Refusal(text)
     refusal.__cause__ = error
     return refusal
-
-
-def _is_outage(error: BaseException) -> bool:
-    kinds = {*kinds_of(error)}
-    if kinds & _OF_CLUSTERS:
-        return error.__cause__ is not None and _is_outage(error.__cause__)
-    if "ResponseError" in kinds and (code := _CODE.match(str(error))):
-        kinds.add(code[1])
-    return bool(kinds & _PASSING) or kinds.isdisjoint(_REFUSALS)

@@ -18,7 +18,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from importlib.util import find_spec
 from struct import Struct, pack, unpack_from
-from threading import RLock
+from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 from zlib import crc32
@@ -27,8 +27,7 @@ from aiorate._errors import EngineUnavailable
 from aiorate._rate import NS_PER_SECOND
 from aiorate._store.script import HEAD, OF_RATE, OF_WINDOW
 
-_LOCKS = find_spec("fcntl") is not None  # not on Windows
-if TYPE_CHECKING or _LOCKS:
+if TYPE_CHECKING or find_spec("fcntl"):  # not on Windows
     from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 
 
@@ -85,7 +84,7 @@ class StoreFile:
 
     def forked(self) -> None:
         """Called in a child process too, which would share its parent's lock with the open file."""
-        self._lock = RLock()
+        self._lock = Lock()
         self._busy = 0, 0  # the first and the last try in a row that met another process's lock
         self.close()
 
@@ -98,9 +97,7 @@ class StoreFile:
         for number in range(_TRIES if patient else _QUICK):
             if number >= _QUICK:
                 time.sleep(_NAP)  # not sched_yield(), which hands whole slices to others
-            if self._lock._is_owned():  # type: ignore[attr-defined]  # a signal handler or a finalizer, in the middle of a question
-                break
-            if not self._lock.acquire(timeout=_NAP):  # a thread that has it may wait for a signal handler of this one
+            if not self._lock.acquire(timeout=_NAP):  # a signal handler or a finalizer may be in the middle of a question
                 continue
             try:
                 try:
@@ -217,7 +214,7 @@ _files: WeakValueDictionary[str, StoreFile] = WeakValueDictionary()
 
 def file_of(path: str | os.PathLike[str]) -> StoreFile:
     """One object per path. Raises RuntimeError on systems without the lock."""
-    if not _LOCKS:
+    if "flock" not in globals():
         raise RuntimeError("a limit in a file needs a lock of the kernel that Windows does not have. Use aiorate.redis there.")
     name = os.path.abspath(os.fsdecode(path))
     return _files.get(name) or _files.setdefault(name, StoreFile(name))

@@ -12,9 +12,9 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from aiorate._errors import EngineUnavailable
-from aiorate._store.slots import MS, US, Level, Run
+from aiorate._store.slots import MS, US, Run
 from aiorate._store.talk import FLUSH_NS, Talk
-from aiorate._store.twin import Answering, take_now
+from aiorate._store.twin import answer_of, take_now
 
 if TYPE_CHECKING:
     from aiorate._store.file import Record, Value
@@ -30,8 +30,6 @@ _HORIZON_NS = 20 * MS
 
 class FileSession(Talk):
     """Fills the pool of a node from a record. ``lease`` is in ns."""
-
-    state = "shared"  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
     def __init__(self, record: Record, node: Limit, pool: Pool, lease: int) -> None:
         self._record = record  # shared in this process: what one user knows restores the others' if the file is lost
@@ -65,7 +63,7 @@ class FileSession(Talk):
         if answer is None:
             return False
         granted, ahead = answer
-        pool.levels = [Level(now + ceil(ahead * US))]
+        part.full = now + ceil(ahead * US)
         if granted:
             pool.add(Run((1,), n, SLACK_NS, [(now, 1, 0)]))
         return True
@@ -76,9 +74,9 @@ class FileSession(Talk):
         sent, question = self._ask_for(runs, within, asked - record.told[1] if record.told else 0.0, int(asked * US), gone)
 
         def decide(kept: Value | None, at: float) -> tuple[Answer, Value | None, float]:
-            found = Answering(at, question, kept, record.told, gone > 0 and kept == self._booked)
-            self._booked = tuple(found.answer.numbers)  # here: another thread may write as soon as this is over
-            return found.answer, self._booked, found.keep
+            answer, rests = answer_of(at, question, kept, record.told, gone > 0 and kept == self._booked)
+            self._booked = tuple(answer.numbers)  # here: another thread may write as soon as this is over
+            return answer, self._booked, rests
 
         try:
             answer = self._record.file.ask(record, asked, decide, patient=not node.line.is_waited_in)
@@ -126,8 +124,7 @@ class FileSession(Talk):
         if not waits and not self._lease:
             self._give_back()
         if self.busy or (waits and node.paused):
-            self._tell()
-            node.changed()
+            self.look()
         self._tidy_later()
 
     def _tidy_later(self) -> None:

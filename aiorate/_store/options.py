@@ -7,51 +7,26 @@ from __future__ import annotations
 
 from contextlib import suppress
 from copy import deepcopy
-from fractions import Fraction
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from aiorate._errors import kind_of
-from aiorate._rate import Rate, duration_to_ns, exact
+from aiorate._rate import Rate
 from aiorate._schedulers.calendar_window import CalendarWindow
 from aiorate._schedulers.interface import check_permits
 from aiorate._schedulers.token_bucket import TokenBucket
-from aiorate._store.slots import MS, Part, check_memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aiorate._rate import Duration, Number
+    from aiorate._store.slots import Limited
 
     OneLimit = Rate | str | Number | TokenBucket | CalendarWindow
 
 
 _CLUSTERS = {"RedisCluster", "ValkeyCluster"}
-_POLICIES = ("raise", "wait", "local", "open")
-
-
-class Terms:
-    """How a limit uses its store. Raises TypeError and ValueError for wrong options."""
-
-    def __init__(
-        self, call: str, kind: str, source: object, name: object, scope: object, policy: str, share: Number | None, **durations: Duration
-    ) -> None:
-        check_source(source, alone=scope == "process")
-        check_name(call, name)
-        self.source, self.kind, self.policy = source, kind, policy
-        self.horizon, self.lease, self.slack, self.grace = [duration_to_ns(each, f"{call}({of})") for of, each in durations.items()]
-        """In ns. See `aiorate.redis.RedisLimiter`."""
-        self.late: int = max(self.slack, self.lease)  # how late a slot may be used that was taken ahead
-        if self.late < MS:
-            raise ValueError(f"{call}(slack={durations['slack']!r}) must be at least 0.001 seconds: event loops are late.")
-        if policy not in _POLICIES:
-            raise ValueError(f"{call}(on_unavailable) must be one of {', '.join(_POLICIES)}, not {policy!r}.")
-        if (policy == "local") is (share is None):
-            raise ValueError(f"{call}(): on_unavailable='local' needs local_share, its part of the rate, and no other policy has it.")
-        self.share: Fraction = Fraction(0) if share is None else Fraction(*exact(share, f"{call}(local_share)"))
-        if share is not None and not 0 < self.share <= 1:
-            raise ValueError(f"{call}(local_share={share!r}) must be more than 0 and at most 1.")
 
 
 def check_source(source: object, alone: bool = False) -> None:
@@ -111,22 +86,22 @@ def check_name(call: str, name: object) -> None:
         raise ValueError(f"{call}(name) must be text that UTF-8 can encode; {name[:40]!a} has a lone surrogate.")
 
 
-def parts_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None, lease: Duration) -> list[Part]:
+def limits_of(call: str, limit: OneLimit | Sequence[OneLimit], burst: int | None, lease: Duration) -> list[Limited]:
     """The dimensions of a limiter. Raises TypeError and ValueError for wrong limits, and for a calendar with a burst or a lease."""
     limits: Sequence[object] = limit if isinstance(limit, (list, tuple)) else [limit]
     calendar = next((each for each in limits if isinstance(each, CalendarWindow)), None)
     if calendar is not None:
         if len(limits) > 1 or burst is not None or lease:
             raise ValueError(f"{call}(rate): a CalendarWindow must be the only limit, and has no burst and no lease.")
-        return [Part(calendar.rate, calendar.rate.permits, deepcopy(calendar))]
+        return [(calendar.rate, calendar.rate.permits, deepcopy(calendar))]
     if burst is not None:
         check_permits(f"{call}(burst)", burst)
     if not limits:
         raise ValueError(f"{call}(rate) needs at least one limit, such as ['10/s', '500/min'].")
-    return [Part(rate, own or 1) for rate, own in [limit_of(f"{call}(rate)", each, burst) for each in limits]]
+    return [limit_of(f"{call}(rate)", each, burst) for each in limits]
 
 
-def limit_of(what: str, limit: object, burst: int | None = None) -> tuple[Rate, int | None]:
+def limit_of(what: str, limit: object, burst: int | None = None) -> Limited:
     """The rate and the burst of a bucket, or of a rate, which has that ``burst``. Raises TypeError and ValueError."""
     own = burst
     if isinstance(limit, TokenBucket):
@@ -139,7 +114,6 @@ def limit_of(what: str, limit: object, burst: int | None = None) -> tuple[Rate, 
         try:
             rate = Rate.of(limit)  # type: ignore[arg-type]  # which says what is wrong
         except TypeError:
-            hint = "Of several, a limiter takes a list: ['10/s', '100/min']; and a budget has a dimension for each."
+            hint = "A limiter also takes a CalendarWindow, or a list such as ['10/s', '100/min']; a budget has a dimension for each limit."
             raise TypeError(f"{what} must be a rate or a TokenBucket, not {kind_of(limit)}. {hint}") from None
-    check_memory(what, rate, own or 1)
-    return rate, own
+    return rate, own, None

@@ -8,6 +8,7 @@ slots lapse, which bounds what all processes together grant.
 
 from __future__ import annotations
 
+from copy import copy
 from math import ceil
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from aiorate._rate import ceil_div
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.interface import NOBODY_KNOWS, Scheduler, check_permits
-from aiorate._store.slots import MOST_NS, UNKNOWN, US, Level, Part, Run, check_memory
+from aiorate._store.slots import MOST_NS, US, Part, Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from aiorate._schedulers.amounts import Permits
     from aiorate._schedulers.calendar_window import CalendarWindow
     from aiorate._schedulers.interface import Standing
-    from aiorate._store.slots import Found
+    from aiorate._store.slots import Found, Limited
 
 
 _LOOK_AGAIN_NS = 20_000_000
@@ -42,13 +43,14 @@ class Pool(Scheduler):
     books_since: bool = False
     _spilled: int = 0
 
-    def __init__(self, parts: Sequence[Part], unit: bool, late: int) -> None:
-        self.parts: tuple[Part, ...] = tuple(parts)  # another tuple once a rate is changed
-        self.calendar: CalendarWindow | None = parts[0].calendar  # None: it is paced
-        self.max_permits = None if self.calendar is None else parts[0].burst
+    def __init__(self, limits: Sequence[Limited], unit: bool, late: int) -> None:
+        self.parts: tuple[Part, ...] = tuple([Part(*limit) for limit in limits])  # another tuple once a rate is changed
+        self.calendar: CalendarWindow | None = self.parts[0].calendar  # None: it is paced
+        self.max_permits = None if self.calendar is None else self.parts[0].burst
         self.unit: bool = unit
+        self._one: tuple[int, ...] = self.need(1)
         self._late: int = late
-        self.rate = max(parts, key=lambda part: part.rate.period_ns / part.rate.permits).rate if unit else parts[0].rate
+        self.rate = max(self.parts, key=lambda part: part.rate.period_ns / part.rate.permits).rate if unit else self.parts[0].rate
         self.runs: list[Run] = []  # in the order in which they fall due; those that lapsed stay until somebody asks
         self.count: int = 0  # of slots in these
         self._granted: tuple[int, int, int] = _NEVER  # the instant of the last grant; when its slots were due, and how late
@@ -56,19 +58,18 @@ class Pool(Scheduler):
         self.waits_for: int = 0  # the dimension that the last request without a slot waits for
 
         # What the store has yet to hear.
-        self.corrections: list[int] = [0] * len(parts)  # permits used without slots, less those that come back
+        self.corrections: list[int] = [0] * len(limits)  # permits used without slots, less those that come back
         self.oldest: int | None = None  # the first grant of which something comes back; None: nothing does
 
         # Set by whoever fills it.
         self.wanted: Callable[[int], bool] = _nobody  # slots may be wanted. Returns whether they are on their way
         self.corrected: Callable[[bool], object] = _nobody  # the store has something to hear; True: at once
-        self.forget_levels()
         self.asked: bool = False  # whether slots are on their way
         self.look_at: int | None = None  # until then the store has nothing for the first in line; None: ask it
         self.asks_below: int = -1  # slots are wanted once a grant leaves so few; -1: once a request is refused
         self.answer_ns: int = 1  # how long an answer takes, smoothed; 1: not measured yet; 0: it comes at once
         self.patient: bool = False  # whether the first in line keeps its slots while a limit above is asked
-        self.outage: str = ""  # the policy in force while the store does not answer
+        self.outage: str = ""  # the policy that decides while the store does not answer
         self.alone: range = range(0)  # instants of the latest outage, whose grants no store has heard of
 
     def need(self, permits: Permits) -> tuple[int, ...]:
@@ -78,9 +79,6 @@ class Pool(Scheduler):
     def slots_of(self, need: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
         """How many slots of which amounts that is."""
         return (need[0], (1,) * len(need)) if self.unit else (1, need)
-
-    def forget_levels(self) -> None:
-        self.levels: Sequence[Level] = [UNKNOWN] * len(self.parts)  # what the store said last of each dimension
 
     def lacks(self, permits: Permits, now: int) -> bool:
         need = self.need(permits)
@@ -154,32 +152,32 @@ class Pool(Scheduler):
     # A request.
 
     def take(self, permits: Permits, now: int, since: int | None = None) -> int:
-        if permits is _ONE and self.unit:  # as most are
-            if not self.runs:
-                self._want(now, self.need(1))  # which may get some
-                if not self.runs:
-                    return self._look_again(now)
-            if self.runs and (run := self.runs[0]).due <= now <= run.due + run.late:
-                at = run.due
-                self._note(now, at, run.late)
-                self._remove(1)
-                self._counted(now)
-                return at
-        need = self.need(permits)
-        if not any(need):
+        need = self._one if permits is _ONE else self.need(permits)
+        if need is not self._one and not any(need):
             return now
-        at, last, count, rest = self._find(need, now)
+        if not self.runs:
+            self._want(now, need)  # which may get some
+            if not self.runs:
+                return self._look_again(now)
+        run = self.runs[0]
+        found: Found = run.due, run, 1, ()
+        if run.due > now or now > run.due + run.late or run.amounts != need:  # as few are
+            found = self._find(need, now)
+        at, last, count, rest = found
         if last is None:
             return self._look_again(now)
         if (place := last.places[last.i > 0]) >= 0:
             self.waits_for = place
         if at <= now:
             if self.calendar is None:  # what comes back of a window goes to the store
-                self._note(now, at if self.unit else min(at, self.runs[0].due), last.late)
+                (instant, before, _), due = self._granted, at if self.unit else min(at, self.runs[0].due)
+                self._granted = now, min(due, before) if instant == now else due, last.late
             self._remove(count)
-            if any(rest):  # for the next request
+            if rest:  # for the next request
                 self.add(Run(rest, 1, last.late, [(at, 1, 0)]))
-            self._counted(now)
+            self.refused = None
+            if self.count <= self.asks_below:
+                self._want(now)
         elif self.answer_ns and (self.unit or self.count <= self.asks_below or self.last_due() <= now + self.answer_ns):
             self._want(now, need)
         return at
@@ -197,11 +195,8 @@ class Pool(Scheduler):
 
     def find(self, need: tuple[int, ...], skip: int = 0) -> Found:
         """The next slots, after ``skip`` others, that have these amounts."""
-        runs = self.runs
-        if not skip and runs and runs[0].amounts == need:  # as most are
-            return runs[0].due, runs[0], 1, ()
         at, count, lacks = 0, 0, need
-        for run in runs:
+        for run in self.runs:
             if skip >= run.n:
                 skip -= run.n
                 continue
@@ -210,7 +205,7 @@ class Pool(Scheduler):
             at, count = max(at, run.at(run.i + skip + these - 1)), count + these
             lacks, skip = tuple([lack - these * of for lack, of in zip(lacks, run.amounts, strict=True)]), 0
             if max(lacks) <= 0:
-                return at, run, count, tuple([-lack for lack in lacks])
+                return at, run, count, tuple([-lack for lack in lacks]) if any(lacks) else ()
         return at, None, 0, ()
 
     def _find(self, need: tuple[int, ...], now: int) -> Found:
@@ -246,17 +241,11 @@ class Pool(Scheduler):
             together = self.need(max(together[0] - self.usable(together[0], now), 1))
         elif self.calendar is None:  # larger amounts are owed
             together = tuple([min(own, part.burst) + its for own, its, part in zip(need, before, self.parts, strict=True)])
-        levels = zip(self.parts, self.levels, need, together, strict=True)
-        dues = [level.due(part, of, now) if own else now for part, level, own, of in levels]
+        dues = [part.due(of, now) if own else now for part, own, of in zip(self.parts, need, together, strict=True)]
         at = max(now + self.answer_ns, self.look_at or now)
         if max(dues) > at and not self.unit:
             self.waits_for = dues.index(max(dues))
         return max(at, *dues)
-
-    def _counted(self, now: int) -> None:
-        self.refused = None
-        if self.count <= self.asks_below:
-            self._want(now)
 
     def _lapsed(self, need: tuple[int, ...], now: int) -> int:
         """How many slots, the first in hand, have lapsed for such a request.
@@ -271,10 +260,6 @@ class Pool(Scheduler):
             return max(lapsed - need[0] + 1 - self.patient, 0)
         at, last, *_ = self.find(need)
         return 0 if last is None or now <= at + last.late else max(lapsed - self.patient, 0)
-
-    def _note(self, now: int, at: int, late: int) -> None:
-        instant, before, _ = self._granted
-        self._granted = now, min(at, before) if instant == now else at, late
 
     # What comes back, and changes.
 
@@ -291,29 +276,27 @@ class Pool(Scheduler):
             self.correct([-of for of in amounts], now if taken is None else taken)
 
     def charge(self, permits: int, now: int) -> None:
-        """Take permits from all processes. Raises ValueError for a debt of more than 317 years."""
+        """Take permits from all processes."""
         check_permits("charge()", permits)
-        check_memory(f"charge({permits})", self.rate, permits)
         self.correct((permits,) * len(self.parts), now, at_once=True)
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate by which this process books. Raises RuntimeError if there are several."""
-        part = self.parts[0]
         if len(self.parts) > 1:
             raise RuntimeError("set_rate(): cannot change one of several rates. Create a new limiter of the same name with other rates.")
-        burst = part.burst
+        part = copy(self.parts[0])  # slots on their way are those of the rate asked for
         if part.calendar is not None:
             part.calendar.set_rate(rate, now)
             rate = part.calendar.rate
-            self.max_permits, self.look_at, burst = rate.permits, None, rate.permits
-        check_memory("set_rate()", rate, burst)
-        self.parts, self.rate = (part._replace(rate=rate, burst=burst),), rate
+            self.max_permits, self.look_at, part.burst = rate.permits, None, rate.permits
+        self.parts, self.rate, part.rate = (part,), rate, rate
 
     def _shift(self, ns: int) -> None:
         """The limiter's time stood still for ``ns``, in a pause, and the store's did not."""
         for run in self.runs:
             run.shift(ns)
-        self.levels = [Level(level.full - ns, level.used, level.ends and level.ends - ns) for level in self.levels]
+        for part in self.parts:
+            part._shift(ns)
         self.look_at = None if self.look_at is None else self.look_at - ns
 
     # Looking.
@@ -321,10 +304,8 @@ class Pool(Scheduler):
     def _standings(self, now: int) -> list[Standing]:
         """What is left: the slots in hand that are due, and those that the store had free when it answered last."""
         due = max(sum([run.by(now) for run in self.runs]) - self._lapsed(self.need(1), now), 0) if self.unit else 0
-        told = [level.standing(part, due, now) for part, level in zip(self.parts, self.levels, strict=True)]
-        if self.outage in ("raise", "wait"):
-            told = [(0, NOBODY_KNOWS)] * len(told)
-        return [(part.burst, part.rate, left, at) for part, (left, at) in zip(self.parts, told, strict=True)]
+        told = [part._standings(now, due)[0] for part in self.parts]
+        return [(size, rate, 0, NOBODY_KNOWS) for size, rate, _, _ in told] if self.outage in ("raise", "wait") else told
 
     def bound(self, window: int, largest: int = 1) -> int | None:
         """Of all processes together: b + R (W + late) of each rate, or n for each window of the calendar that one may touch.
@@ -333,17 +314,17 @@ class Pool(Scheduler):
         """
         if self.calendar is not None:
             return self.calendar.bound(window, largest)
-        lates = [(part, max(self._late, part.time_of(1) // 2)) for part in self.parts]
-        longest = max([late for _, late in lates])
+        lates = [max(self._late, part.time_of(1) // 2) for part in self.parts]
         # A slot that a slower rate delayed may be later than those of a faster one, one at a time.
-        most = min([part.burst + part.rate._permits_in(window + late) + (longest > late) for part, late in lates])
+        of_each = zip(self.parts, lates, strict=True)
+        most = min([part.burst + part.rate._permits_in(window + late) + (max(lates) > late) for part, late in of_each])
         return most + (largest if largest > 1 else 0)
 
     def _rested(self, now: int) -> bool:
-        return not self.asked and not self.outage and not self.usable(1, now) and not any(self.corrections)
+        return not self.asked and not self.usable(1, now)
 
     def __repr__(self) -> str:
-        return f"Pool({', '.join(map(str, self.parts))}, in_hand={self.count})"
+        return f"Pool({', '.join(map(repr, self.parts))}, in_hand={self.count})"
 
 
 def _nobody(_: object) -> bool:

@@ -2,7 +2,7 @@
 
 A request is a tuple of amounts, one for each dimension, which is a rate with a burst, or a window. A limiter's are slots, (1, ...) each,
 a budget's are reservations. Equal requests are a run, which the script answers in closed form, with one key, in one round trip, and by the
-server's clock alone. `aiorate._store.twin` answers the same in Python.
+server's clock alone.
 
 The value of a key is text: ``aiorate/2``, the kind of limit, and numbers. Durations are in us and relative to ``written``, so only how far
 the clock moves matters. Edges of windows are absolute.
@@ -38,24 +38,174 @@ MOST = 1e16  # a longer duration counts for this one: 317 years, exact to 2 us
 MOST_RUNS = 100  # in one question
 HEAD, OF_RATE, OF_WINDOW = 8, 2, 8  # numbers of a value
 
-TEXT = """\
--- aiorate: assigns permits. All durations are in microseconds. ARGV[1] has little-endian doubles: pause (-1: none, 0: over), horizon,
--- reach, within (-1: any time), age, client, oldest, took (-1: unknown), seat, gone, margin, dimensions; of each dimension: every (0: a
--- window), burst, correction, four edges; of each run: how many, amounts. ARGV[2] is the value that the client was told last, an age ago,
--- or its first two words if there was none: they name the kind of limit.
+ASSIGN = """\
+  local pause, horizon, reach, within, age, client, oldest, took, seat, gone, margin, dims = unpack(w, 1, 12)
+  local life, written, hush, claim, lasts, latest, near, count = now, now, 0, 0, 0, 0, took, 0
+  if kept then life, written, hush, claim, lasts, latest, near, count = unpack(kept, 1, 8) end
+  if told and kept and told[1] == life and told[8] <= count then told = nil end
+  local passed = max(0, now - written) -- a clock that went back has not moved
+  local still = -1e18 -- nothing accrues before a pause is over, but a debt is paid
+  if hush > 0 then still = min(hush - passed, 0) end
+  hush, lasts, latest = hush - passed, lasts - passed, max(latest - passed, 0)
+  if took >= 0 and near < 0 then near = took end
+  if took >= 0 then near = min(took, near + passed / 4) end
+  if told then hush, latest = max(hush, told[3] - age), max(latest, told[6] - age) end
+  if pause == 0 then hush = 0 end
+  hush = min(max(hush, pause, 0), 1e16)
+  if lasts <= 0 then claim, lasts = 0, 0 end
+  -- A process far from the store has to book further ahead, but not so far that those near it have nothing left.
+  local trip, asked = max(took, 0), horizon
+  horizon = max(horizon, trip)
+  if near >= 0 then horizon = sqrt(max(asked, near) * horizon) end
+
+  local every, burst, states, room, at, lag = {}, {}, {}, {}, 8, 0
+  for j = 1, dims do
+    local e = 5 + 7 * j
+    local more = w[e + 3]
+    every[j], burst[j], room[j] = w[e + 1], w[e + 2], nil
+    if every[j] > 0 then
+      local ahead, full = 0, 0
+      if kept then
+        ahead, full = max(kept[at + 1] - passed, min(kept[at + 1], (burst[j] - 1) * every[j]) + still), kept[at + 2] - passed
+      end
+      if told and told[at + 1] - age > ahead then
+        ahead = told[at + 1] - age
+        if not kept then ahead = ahead + horizon end
+      end
+      if ahead <= 0 then ahead, full = 0, 0 end
+      if more > 0 then ahead = ahead + more * every[j] end
+      if more < 0 and -oldest >= full and (gone == 0 or same) then ahead = max(ahead + more * every[j], 0) end
+      -- Where something comes back, what a dimension lost because another one delayed the bookings may be made up for within so long.
+      if more < 0 and reach < 1e16 then lag = min(asked, 25000) end
+      states[j], at = {min(ahead, 1e16), full}, at + 2
+    else
+      local begins, ends, ended = nil, nil, 0
+      for i = e + 5, e + 7 do
+        if not ends and w[i] > now then begins, ends = w[i - 1], w[i] end
+      end
+      if not ends or begins > now then return nil end
+      if kept then ended = kept[at + 3] end
+      local s = {0, begins, ends, 0, 0, 0, 0, 0}
+      if ended > now and ended <= w[e + 7] + (ends - begins) then
+        for k = 1, 8 do s[k] = kept[at + k] end
+      elseif ended > now then -- the clock was years ahead, say
+        s[1] = kept[at + 1]
+      elseif kept then
+        s[1] = max(0, kept[at + 1] - burst[j] * max(1, floor((ends - ended) / (ends - begins) + 0.5)))
+        if ended == begins then s[6], s[7], s[8] = kept[at + 4], begins + kept[at + 5], floor(burst[j] / max(kept[at + 4], 1)) end
+      elseif told and told[at + 3] > now then -- all is lost: nothing is granted until the others have told what they know
+        s[6], s[7], s[8] = 1, now + 1000000, burst[j]
+      end
+      if told and told[at + 3] == s[3] then s[1] = max(s[1], told[at + 1]) end
+      if more > 0 then s[1] = min(s[1] + more, 1e16) end
+      if more < 0 and now - oldest >= s[2] then s[1] = max(0, s[1] + more) end
+      if seat == s[2] and s[6] > 0 then s[6], seat = s[6] - 1, 0 end
+      states[j], at = s, at + 8
+    end
+  end
+
+  local begin, i, wait, place, out, step, slack, start = 0, 13 + 7 * dims, 0, 0, {}, {}, {}, {}
+  while w[i] do
+    local want, first, n, last, run = w[i], max(begin, hush), w[i], 0, {}
+    place = 0
+    for j = 1, dims do
+      step[j], slack[j] = w[i + j] * every[j], (burst[j] - min(w[i + j], burst[j])) * every[j]
+      if step[j] > 0 and states[j][1] - slack[j] > first then first, place = states[j][1] - slack[j], j end
+    end
+    if hush > 0 then n, wait = 0, max(wait, first) end
+    for j = 1, dims do
+      local s = states[j]
+      start[j] = first
+      if step[j] > 0 then start[j] = max(s[1], first - lag) - slack[j] end
+      if step[j] > 0 and within >= 0 then
+        last = start[j] + (want - 1) * step[j]
+        if last > within then n, wait = 0, max(wait, last) end
+      elseif step[j] > 0 then
+        if room[j] == nil then room[j] = first > 0 and horizon * min(1, horizon / first) or max(horizon, step[j]) - start[j] end
+        n = min(n, max(floor(room[j] / step[j]), #out == 0 and min(n, 1) or 0))
+      elseif every[j] == 0 and w[i + j] > 0 then
+        local closes, held, left = s[3] - now, now < s[7], 0
+        local over = closes <= trip + margin
+        if not over and first <= 0 then left = burst[j] - s[1] - (held and s[6] * s[8] or 0) end
+        n = max(min(n, floor(left / w[i + j])), 0)
+        if n < want then
+          local later = over and closes or min(first > 0 and first or held and s[7] - now or closes, closes)
+          if within < 0 or n < 1 then place, wait = j, within < 0 and later or max(wait, later) end
+          if within < 0 and later == closes and seat ~= s[3] then
+            s[4], s[5], seat = s[4] + 1, max(s[5], 2 * trip + 50000), s[3]
+          end
+        end
+      end
+    end
+    local other = claim ~= 0 and claim ~= client
+    if within >= 0 then
+      if n < want or first > within or other then n, wait = 0, max(wait, first, 1) end
+    elseif n > 0 and #out == 0 then
+      if other or first > max(latest, hush) + reach then
+        n, wait = 0, max(first, 1)
+        if not other then claim, lasts = client, 1000000 + 2 * trip end
+      elseif claim == client then
+        claim, lasts = 0, 0
+      end
+    end
+    if n > 0 or within >= 0 then
+      last, run[1], run[2], run[3] = first, n, place, first
+      for j = 1, dims do
+        if every[j] > 0 then run[#run + 1] = start[j] end
+        if step[j] > 0 then last = max(last, start[j] + (n - 1) * step[j]) end
+      end
+      out[#out + 1] = run
+    end
+    if n > 0 then
+      for j = 1, dims do
+        local s = states[j]
+        if step[j] > 0 then
+          s[1] = min(max(start[j] + n * step[j], last - lag - slack[j] + step[j]) + slack[j], 1e16)
+          if within < 0 then room[j] = room[j] - n * step[j] end
+        elseif every[j] == 0 then
+          s[1] = s[1] + n * w[i + j]
+        end
+      end
+      latest = min(max(latest, last), 1e16)
+      if within < 0 then begin = last end
+    end
+    if n < want and within < 0 then break end
+    i = i + 1 + dims
+  end
+
+  local keep = hush
+  for j = 1, dims do
+    local s, rest = states[j], 0
+    if every[j] > 0 then
+      rest = max(s[1], hush + (burst[j] - 1) * every[j])
+    else
+      rest = s[3] - now + (s[3] - s[2]) * max(1, s[1] / burst[j])
+    end
+    keep = max(keep, rest)
+  end
+  return {life, now, hush, claim, lasts, latest, near, count + 1}, states, keep, wait, place, seat, out
+"""
+"""What decides, of the numbers ``w`` of a `Question`, ``kept`` of the value, ``told`` of that which the client was told last, and whether
+this is the ``same``. `aiorate._store.twin` reads it as Python, so between ``and`` and ``or`` there is never a 0."""
+
+TEXT = f"""\
+-- aiorate: assigns permits. All durations are in microseconds. ARGV[1] has little-endian doubles, those of aiorate._store.script.Question.
+-- ARGV[2] is the value that the client was told last, or its first two words if there was none: they name the kind of limit.
+local max, min, floor, sqrt = math.max, math.min, math.floor, math.sqrt
+local function assign(now, w, kept, told, same)
+{ASSIGN}end
+
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local max, min, floor = math.max, math.min, math.floor
-local w = {struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
+local w = {{struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}}
 w[#w] = nil -- where it stopped
-local pause, horizon, reach, within, age, client, oldest, took, seat, gone, margin, dims = unpack(w, 1, 12)
 local ours, size = string.match(ARGV[2], '^%S+ (%S+)'), 8
-for j = 1, dims do size = size + (w[6 + 7 * j] > 0 and 2 or 8) end
+for j = 1, w[12] do size = size + (w[6 + 7 * j] > 0 and 2 or 8) end
 
 -- The numbers of a value; nil if it is none.
 local function read(text)
   local kind, rest = string.match(text or '', '^aiorate/2 (%S+) (.+)$')
-  local value = {}
+  local value = {{}}
   for word in string.gmatch(kind == ours and rest or '', '%S+') do
     local number = tonumber(word) or 1e18
     value[#value + 1] = number > -1e18 and number < 1e18 and number or nil
@@ -70,143 +220,18 @@ if text and not kept then
   return redis.error_reply('WRONGTYPE the key ' .. KEYS[1] .. ' holds ' .. holds .. ', and no sound aiorate/2 ' .. ours)
 end
 local told = ARGV[2] ~= text and read(ARGV[2]) or nil
-if told and kept and told[1] == kept[1] and told[8] <= kept[8] then told = nil end
-local tail = gone == 0 or text == ARGV[2]
-local life, written, hush, claim, lasts, latest, near, count = unpack(kept or {now, now, 0, 0, 0, 0, took, 0})
-local passed = max(0, now - written) -- a clock that went back has not moved
--- Nothing accrues before a pause is over, but a debt is paid.
-local still = hush > 0 and min(hush - passed, 0) or -1e18
-hush, lasts, latest = hush - passed, lasts - passed, max(latest - passed, 0)
-if took >= 0 then near = near < 0 and took or min(took, near + passed / 4) end
-if told then hush, latest = max(hush, told[3] - age), max(latest, told[6] - age) end
-if pause >= 0 then hush = pause > 0 and max(hush, pause) or 0 end
-hush = min(max(hush, 0), 1e16)
-if lasts <= 0 then claim, lasts = 0, 0 end
--- A process far from the store has to book further ahead, but not so far that those near it have nothing left.
-local trip, asked = max(took, 0), horizon
-horizon = max(horizon, trip)
-if near >= 0 then horizon = math.sqrt(max(asked, near) * horizon) end
-
-local every, burst, states, at, lag = {}, {}, {}, 8, 0
-for j = 1, dims do
-  local e = 5 + 7 * j
-  local more = w[e + 3]
-  every[j], burst[j] = w[e + 1], w[e + 2]
-  if every[j] > 0 then
-    local ahead, full = 0, 0
-    if kept then
-      ahead, full = max(kept[at + 1] - passed, min(kept[at + 1], (burst[j] - 1) * every[j]) + still), kept[at + 2] - passed
-    end
-    if told and told[at + 1] - age > ahead then ahead = told[at + 1] - age + (kept and 0 or horizon) end
-    if ahead <= 0 then ahead, full = 0, 0 end
-    if more > 0 then ahead = ahead + more * every[j] end
-    if more < 0 and -oldest >= full and tail then ahead = max(ahead + more * every[j], 0) end
-    -- Where something comes back, what a dimension lost because another one delayed the bookings may be made up for within so long.
-    if more < 0 and reach < 1e16 then lag = min(asked, 25000) end
-    states[j], at = {min(ahead, 1e16), full}, at + 2
-  else
-    local to, from
-    for i = e + 7, e + 5, -1 do
-      if w[i] > now then to, from = w[i], w[i - 1] end
-    end
-    if not to or from > now then return redis.status_reply(string.format('%.0f; clock', now)) end
-    local s, ended = {0, from, to, 0, 0, 0, 0, 0}, kept and kept[at + 3] or 0
-    if ended > now and ended <= w[e + 7] + (to - from) then
-      s = {unpack(kept, at + 1, at + 8)}
-    elseif ended > now then -- the clock was years ahead, say
-      s[1] = kept[at + 1]
-    elseif kept then
-      s[1] = max(0, kept[at + 1] - burst[j] * max(1, floor((to - ended) / (to - from) + 0.5)))
-      if ended == from then s[6], s[7], s[8] = kept[at + 4], from + kept[at + 5], floor(burst[j] / max(kept[at + 4], 1)) end
-    elseif told and told[at + 3] > now then -- all is lost: nothing is granted until the others have told what they know
-      s[6], s[7], s[8] = 1, now + 1000000, burst[j]
-    end
-    if told and told[at + 3] == s[3] then s[1] = max(s[1], told[at + 1]) end
-    if more > 0 then s[1] = min(s[1] + more, 1e16) end
-    if more < 0 and now - oldest >= s[2] then s[1] = max(0, s[1] + more) end
-    if seat == s[2] and s[6] > 0 then s[6], seat = s[6] - 1, 0 end
-    states[j], at = s, at + 8
-  end
+local value, states, keep, wait, place, seat, runs = assign(now, w, kept, told, text == ARGV[2])
+if not value then return redis.status_reply(string.format('aiorate/2 %s %.0f; 0 0 0', ours, now)) end
+for _, state in ipairs(states) do
+  for _, number in ipairs(state) do value[#value + 1] = number end
 end
-
-local begin, out, i, wait, place, room = 0, {}, 13 + 7 * dims, 0, 0, {}
-while w[i] do
-  local want, first, n, step, slack, start = w[i], max(begin, hush), w[i], {}, {}, {}
-  place = 0
-  for j = 1, dims do
-    step[j], slack[j] = w[i + j] * every[j], (burst[j] - min(w[i + j], burst[j])) * every[j]
-    if step[j] > 0 and states[j][1] - slack[j] > first then first, place = states[j][1] - slack[j], j end
-  end
-  if hush > 0 then n, wait = 0, max(wait, first) end
-  for j = 1, dims do
-    local amount, s = w[i + j], states[j]
-    start[j] = step[j] > 0 and max(s[1], first - lag) - slack[j] or first
-    if step[j] > 0 and within >= 0 then
-      local last = start[j] + (want - 1) * step[j]
-      if last > within then n, wait = 0, max(wait, last) end
-    elseif step[j] > 0 then
-      room[j] = room[j] or first > 0 and horizon * min(1, horizon / first) or max(horizon, step[j]) - start[j]
-      n = min(n, max(floor(room[j] / step[j]), #out == 0 and min(n, 1) or 0))
-    elseif amount > 0 and every[j] == 0 then
-      local closes, held = s[3] - now, now < s[7]
-      local over = closes <= trip + margin
-      local left = (over or first > 0) and 0 or burst[j] - s[1] - (held and s[6] * s[8] or 0)
-      n = max(min(n, floor(left / amount)), 0)
-      if n < want then
-        local later = over and closes or min(first > 0 and first or held and s[7] - now or closes, closes)
-        if within < 0 or n < 1 then place, wait = j, max(within < 0 and 0 or wait, later) end
-        if within < 0 and later == closes and seat ~= s[3] then
-          s[4], s[5], seat = s[4] + 1, max(s[5], 2 * trip + 50000), s[3]
-        end
-      end
-    end
-  end
-  local other = claim ~= 0 and claim ~= client
-  if within >= 0 then
-    if n < want or first > within or other then n, wait = 0, max(wait, first, 1) end
-  elseif n > 0 and #out == 0 then
-    if other or first > max(latest, hush) + reach then
-      n, wait = 0, max(first, 1)
-      if not other then claim, lasts = client, 1000000 + 2 * trip end
-    elseif claim == client then
-      claim, lasts = 0, 0
-    end
-  end
-  if n > 0 or within >= 0 then
-    local words, last = string.format(' %.0f %.0f %.3f', n, place, first), first
-    for j = 1, dims do
-      if every[j] > 0 then words = words .. string.format(' %.3f', start[j]) end
-      if step[j] > 0 then last = max(last, start[j] + (n - 1) * step[j]) end
-    end
-    out[#out + 1] = words
-    for j = 1, n > 0 and dims or 0 do
-      local s = states[j]
-      if step[j] > 0 then
-        s[1] = min(max(start[j] + n * step[j], last - lag - slack[j] + step[j]) + slack[j], 1e16)
-        room[j] = room[j] and room[j] - n * step[j]
-      elseif every[j] == 0 then
-        s[1] = s[1] + n * w[i + j]
-      end
-    end
-    if n > 0 then latest = min(max(latest, last), 1e16) end
-    if within < 0 then begin = last end
-  end
-  if n < want and within < 0 then break end
-  i = i + 1 + dims
-end
-
-local keep, value = hush, {life, now, hush, claim, lasts, latest, near, count + 1}
-for j = 1, dims do
-  local s, lasting = states[j], hush + (burst[j] - 1) * every[j]
-  keep = max(keep, every[j] > 0 and max(s[1], lasting) or s[3] - now + (s[3] - s[2]) * max(1, s[1] / burst[j]))
-  for _, number in ipairs(s) do value[#value + 1] = number end
-end
-for place, number in ipairs(value) do value[place] = string.format(' %.17g', number) end
+for i, number in ipairs(value) do value[i] = string.format(' %.17g', number) end
 value = 'aiorate/2 ' .. ours .. table.concat(value)
 -- Gone a second after a new value would say the same.
 redis.call('SET', KEYS[1], value, 'PX', min(math.ceil(keep / 1000) + 1000, 1e14))
+for i, run in ipairs(runs) do runs[i] = string.format(' %.0f %.0f' .. string.rep(' %.3f', #run - 2), unpack(run)) end
 -- A status is a line, which clients read faster than a string with a length.
-return redis.status_reply(value .. string.format('; %.3f %.0f %.0f', wait, place, seat) .. table.concat(out))
+return redis.status_reply(value .. string.format('; %.3f %.0f %.0f', wait, place, seat) .. table.concat(runs))
 """
 SHA = sha1(TEXT.encode(), usedforsecurity=False).hexdigest()
 
@@ -253,10 +278,14 @@ def row(part: Part, more: int, edges: Sequence[int] = (0,) * 4) -> list[float]:
     return [part.every_us, part.burst, max(min(more, MOST), -MOST), *[edge / 1000 for edge in edges]]
 
 
-def pack(question: Question) -> bytes:
-    """The first argument of the script."""
+def numbers_of(question: Question) -> list[float]:
+    """The first argument of the script: the fields, how many dimensions, the `row` of each, and of each run how many and the amounts."""
     *head, limits, runs = question
-    numbers = [*head, len(limits), *chain(*limits), *chain(*[(n, *amounts) for n, amounts in runs])]
+    return [*head, len(limits), *chain(*limits), *chain(*[(n, *amounts) for n, amounts in runs])]
+
+
+def pack(question: Question) -> bytes:
+    numbers = numbers_of(question)
     return pack_numbers(f"<{len(numbers)}d", *numbers)
 
 
@@ -264,20 +293,11 @@ def read_answer(reply: object, rates: int, windows: int, runs: int) -> Answer:
     """The script's reply, bytes or text, to so many runs. Raises `Unreachable`."""
     with suppress(ValueError):
         value, _, tail = (reply.decode() if isinstance(reply, bytes) else str(reply)).partition("; ")
-        if tail == "clock":
-            return Answer("", _sound([value]), 0.0, 0, 0.0, [])
         form, _, *words = value.split(" ")
-        numbers, (wait, place, seat, *rest), size = _sound(words), _sound(tail.split(" ")), 3 + rates
-        right = form == FORM and len(numbers) == HEAD + OF_RATE * rates + OF_WINDOW * windows and 0 <= place <= rates + windows
-        if right and len(rest) <= size * runs and len(rest) % size == 0:
+        numbers, (wait, place, seat, *rest), size = [*map(float, words)], map(float, tail.split(" ")), 3 + rates
+        whole = len(numbers) == HEAD + OF_RATE * rates + OF_WINDOW * windows
+        right = form == FORM and (whole or len(numbers) == 1) and 0 <= place <= rates + windows
+        if right and len(rest) <= size * runs and len(rest) % size == 0 and sum(map(abs, [*numbers, wait, seat, *rest])) < 1e19:
             found = [(int(rest[i]), int(rest[i + 1]), rest[i + 2 : i + size]) for i in range(0, len(rest), size)]
-            return Answer(value, numbers, wait, int(place), seat, found)
+            return Answer(value if whole else "", numbers, wait, int(place), seat, found)
     raise Unreachable(f"the store gave an answer that the script never gives: {str(reply)[:80]!r}")
-
-
-def _sound(words: Sequence[str]) -> list[float]:
-    """Raises ValueError for what the script never says."""
-    numbers = [*map(float, words)]
-    if not sum(map(abs, numbers)) < 1e19:
-        raise ValueError
-    return numbers

@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING
 from aiorate._errors import EngineUnavailable
 from aiorate._events import Event
 from aiorate._loops.table import running_loop
-from aiorate._rate import NS_PER_SECOND, ns_to_seconds
+from aiorate._rate import NS_PER_SECOND, duration_to_ns, exact, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
 from aiorate._store.client import client_of
+from aiorate._store.options import check_name, check_source
 from aiorate._store.script import FORM, MOST_RUNS, Refusal, pack, read_answer
-from aiorate._store.slots import US
-from aiorate._store.talk import FLUSH_NS, Sent, Talk
+from aiorate._store.slots import MS, US
+from aiorate._store.talk import FLUSH_NS, Talk
 from aiorate._store.twin import Local
 from aiorate._tree.refusals import too_long
 
 if TYPE_CHECKING:
     from aiorate._loops.loop import Ticket
+    from aiorate._rate import Duration, Number
     from aiorate._schedulers.amounts import Permits
     from aiorate._store.client import Asked, StoreClient
-    from aiorate._store.options import Terms
     from aiorate._store.pool import Pool
     from aiorate._store.script import Answer, Unreachable
     from aiorate._store.talk import Runs
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 
 KEY = "aiorate:"  # what keys in the store begin with
+_POLICIES = ("raise", "wait", "local", "open")
 _INTEREST_NS = NS_PER_SECOND  # how long a lost store is asked after somebody last wanted something
 _FRESH_NS = NS_PER_SECOND  # how long requests that ask once rely on the latest answer
 _ONCE_NS = NS_PER_SECOND * 9 // 10  # how long they wait
@@ -49,21 +51,40 @@ class StoreSession(Talk):
     one answer, which grants or refuses it.
     """
 
-    def __init__(self, node: Limit, pool: Pool, terms: Terms) -> None:
+    def __init__(
+        self, call: str, kind: str, source: object, name: object, scope: object, policy: str, share: Number | None, **durations: Duration
+    ) -> None:
+        """Check what `RedisLimiter`, or whatever is called, was given. Raises TypeError and ValueError."""
+        check_source(source, alone=scope == "process")
+        check_name(call, name)
+        self._source, self._kind, self._policy, self._key = source, kind, policy, f"{KEY}{name}"
+        horizon, lease, slack, self._grace = [duration_to_ns(each, f"{call}({of})") for of, each in durations.items()]
+        self._durations = horizon, lease if kind == "limiter" else 0, slack  # of reservations, nothing is taken ahead
+        self.late: int = max(slack, lease)  # how late a slot may be used that was taken ahead
+        if self.late < MS:
+            raise ValueError(f"{call}(slack={durations['slack']!r}) must be at least 0.001 seconds: event loops are late.")
+        if policy not in _POLICIES:
+            raise ValueError(f"{call}(on_unavailable) must be one of {', '.join(_POLICIES)}, not {policy!r}.")
+        if (policy == "local") is (share is None):
+            raise ValueError(f"{call}(): on_unavailable='local' needs local_share, its part of the rate, and no other policy has it.")
+        self._share: Fraction = Fraction(0) if share is None else Fraction(*exact(share, f"{call}(local_share)"))
+        if share is not None and not 0 < self._share <= 1:
+            raise ValueError(f"{call}(local_share={share!r}) must be more than 0 and at most 1.")
+
+    def begin(self, node: Limit, pool: Pool) -> None:
+        """Provide for that limit from now on."""
         self.client: StoreClient | None = None  # None: nothing was asked yet in this event loop
-        self._terms, self._key = terms, f"{KEY}{node.name}"
-        self._sent: Sent | None = None
         self._told: str = ""  # the value of the key when the store last answered, ...
         self._told_at: int = 0  # ... and the reading then
         # What the store's clock is ahead of readings: at first the machine's, as good a guess as any.
         self._clock: int = 0 if pool.calendar is None else pool.calendar._origin
         self._came: int = 0  # how many slots came last
-        self._lost: tuple[int, Unreachable] | None = None  # the reading at the first unanswered call, and what failed last
-        self._degraded: bool = False  # whether that has lasted for longer than the grace
+        # The reading at the first unanswered call, and what failed last. Once that has lasted for longer than the grace, it is degraded.
+        self._lost: tuple[int, Unreachable] | None = None
         self._local: Local | None = None  # the store meanwhile, with the policies "local" and "open"
         self._asked_at: int = 0  # the reading when the client was last told to ask
         self._asked: list[Ticket] = []  # the requests of the question under way, if they ask once
-        super().__init__(node, pool, terms.horizon, terms.lease if pool.unit else 0, terms.slack)  # of reservations, nothing is taken ahead
+        super().__init__(node, pool, *self._durations)
 
     # What the pool and the node tell.
 
@@ -85,10 +106,6 @@ class StoreSession(Talk):
         return asks and not here
 
     @property
-    def state(self) -> str:
-        return "degraded" if self._degraded else "shared"
-
-    @property
     def on_demand(self) -> bool:
         return not (self._lease and self._open)
 
@@ -99,11 +116,7 @@ class StoreSession(Talk):
 
     def forked(self) -> None:
         super().forked()
-        self.client = self._sent = None
-
-    @property
-    def busy(self) -> bool:
-        return self._sent is not None or super().busy
+        self.client = None
 
     def _unanswered(self, nothing: bool = False) -> None:
         """The question under way, if any, has no answer."""
@@ -131,7 +144,7 @@ class StoreSession(Talk):
         self._asked_at = self._node.tree.now()
         self.moved()
         if self.client is None:
-            self.client = client_of(self._terms.source, self._key, self._node.tree.threads)
+            self.client = client_of(self._source, self._key, self._node.tree.threads)
             self._node.tree.add(self._node)
         self.client.wake(self)
         return True
@@ -158,9 +171,9 @@ class StoreSession(Talk):
             return None
         runs, within = ([], -1.0) if closed or node.held_at is not None else self._wants()
         gone = self._pool.give_up(self._tail, node.now()) if closed else 0
-        probes = self._degraded and reading - self._asked_at < _INTEREST_NS
-        if not (super().busy or runs or gone or probes or (node.held_at is not None and node.first() is not None)):
-            if not self._degraded:
+        probes = self.state == "degraded" and reading - self._asked_at < _INTEREST_NS
+        if not (self.busy or runs or gone or probes or (node.held_at is not None and node.first() is not None)):
+            if self.state == "shared":
                 self._lost = None
             elif self._local is None or not self._lease:  # requests wait until it is known whether the store answers
                 self._pool.outage = ""
@@ -168,9 +181,10 @@ class StoreSession(Talk):
             if (first := self._first()) and self._pool.lacks(first, node.now()):
                 node.changed()  # nothing is on its way that would wake it
             return None
+        age, gone = (reading - self._told_at) / US, 0 if any(self._pool.corrections) else gone
         unix = min(max(self._clock + reading, 3 * self._pool.rate.period_ns), _LATEST_UNIX_NS)
-        self._sent, asked = self._ask_for(runs, within, (reading - self._told_at) / US, unix, 0 if any(self._pool.corrections) else gone)
-        return self._key.encode(), [pack(asked), self._told or f"{FORM} {self._terms.kind}"]  # whatever encoding the client has
+        self._sent, asked = self._ask_for(runs, within, age, unix, gone)
+        return self._key.encode(), [pack(asked), self._told or f"{FORM} {self._kind}"]  # whatever encoding the client has
 
     # What the client hears.
 
@@ -219,22 +233,23 @@ class StoreSession(Talk):
 
     def _go_by_policy(self) -> None:
         assert self._lost is not None  # since the first call without an answer
-        node, pool, policy, (since, failure) = self._node, self._pool, self._terms.policy, self._lost
-        if not self._degraded:
-            left = since + self._terms.grace - node.tree.now()
+        node, pool, policy, (since, failure) = self._node, self._pool, self._policy, self._lost
+        if self.state == "shared":
+            left = since + self._grace - node.tree.now()
             if left > 0:
                 self._later(left)
                 return
-            self._degraded = True
+            self.state = "degraded"
             node.tell(Event("degraded", node.name, source=f"{str(failure).rstrip('.')}; on_unavailable={policy!r}"))
         pool.unanswered()  # to hear whether slots are still wanted
         if pool.outage:
             return
         pool.outage = policy
         if policy in ("local", "open") and self._local is None:
-            self._local = Local(pool.parts, self._terms.share or _OPEN)
+            self._local = Local(pool.parts, self._share or _OPEN)
             pool.alone = range(node.now(), _OVER)
-            pool.forget_levels()
+            for part in pool.parts:
+                part.forget()
         node.changed()
 
     def _restored(self) -> None:
@@ -242,17 +257,17 @@ class StoreSession(Talk):
         if self._lost is None:
             return
         node, pool, local, length = self._node, self._pool, self._local, self._node.tree.now() - self._lost[0]
-        if self._degraded:
+        if self.state == "degraded":
             node.tell(Event("restored", node.name, seconds=ns_to_seconds(length)))
-        self._lost, self._degraded, self._local, pool.outage = None, False, None, ""
+        self._lost, self.state, self._local, pool.outage = None, "shared", None, ""
         if local is not None:
             pool.clear()
             pool.alone = range(pool.alone.start, node.now() + 1)
-            most = [int(part.burst * self._terms.share) if part.burst > 1 else 0 for part in pool.parts]
+            most = [int(part.burst * self._share) if part.burst > 1 else 0 for part in pool.parts]
             pool.correct([*map(min, local.spent, most)], node.now() + 1)
 
     def _error(self, text: str, failure: Unreachable | Refusal) -> EngineUnavailable:
-        error = EngineUnavailable(f"{'reserve()' if self._terms.kind.startswith('budget') else 'acquire()'}: {text}")
+        error = EngineUnavailable(f"{'reserve()' if self._kind.startswith('budget') else 'acquire()'}: {text}")
         error.__cause__ = failure.__cause__
         return error
 
@@ -272,9 +287,10 @@ class StoreSession(Talk):
         if most_ns >= max(pool.answer_ns, 1) or (node.above is not None and node.above.on_demand):
             return None
         if self._told_at < node.tree.now() - _FRESH_NS:  # permits may have come back since
-            pool.forget_levels()
+            for part in pool.parts:
+                part.forget()
         wait = node.wait_for(permits, now)
-        lost = not self._open or pool.outage == "wait" or node.held_at is not None or (self._lost is not None and not self._degraded)
+        lost = not self._open or pool.outage == "wait" or node.held_at is not None or (self._lost is not None and self.state == "shared")
         most = _ONCE_NS if pool.lacks(permits, now) else self._slack
         if node.line.is_waited_in and not self._once():  # they may wait for the same answer, or for permits
             most = pool.answer_ns
@@ -300,7 +316,7 @@ class StoreSession(Talk):
 
     def _on_timer(self) -> None:
         self._timer = None
-        if self._lost is not None and not self._degraded:
+        if self._lost is not None and self.state == "shared":
             self._go_by_policy()
         pool, node = self._pool, self._node
         waits = node.first() is not None

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from aiorate._rate import Rate, ceil_div
+from aiorate._rate import ceil_div
+from aiorate._schedulers.interface import Scheduler
 
 if TYPE_CHECKING:
+    from aiorate._rate import Rate
     from aiorate._schedulers.calendar_window import CalendarWindow
+    from aiorate._schedulers.interface import Standing
 
 
 US, MS = 1_000, 1_000_000  # ns
 MOST_NS = 10**19  # 317 years: the longest duration that a store can count
+Limited = tuple["Rate", "int | None", "CalendarWindow | None"]  # what a `Part` is made of
 
 
-class Part(NamedTuple):
-    """One dimension of a limit in a store: a bucket, or with a ``calendar`` so many permits in each window."""
+class Part(Scheduler):
+    """One dimension of a limit in a store: a bucket, or with a ``calendar`` so many permits in each window; and what the store said last.
 
-    rate: Rate
-    burst: int
-    calendar: CalendarWindow | None = None
+    As a dimension of a budget it grants everything, because the pool grants only what was booked.
+    """
 
-    def __str__(self) -> str:
-        if self.calendar is not None:
-            return self.calendar._described
-        return f"{self.rate}" if self.burst == 1 else f"{self.rate} burst {self.burst}"
+    __slots__ = ("burst", "calendar", "ends", "full", "max_permits", "rate", "used")
+    books_since: bool = False
+
+    def __init__(self, rate: Rate, burst: int | None = None, calendar: CalendarWindow | None = None) -> None:
+        """A ``burst`` of None is that of a rate without one: requests may be larger."""
+        self.rate, self.max_permits, self.calendar = rate, burst, calendar
+        self.burst: int = burst or 1
+        self.forget()
+
+    def forget(self) -> None:
+        """As if the store had said nothing: it may be full."""
+        self.full: int = -MOST_NS  # when the bucket is full again, if nobody takes anything
+        self.used: int = 0  # of a window: permits that are taken
+        self.ends: int = -MOST_NS  # and when it ends
 
     @property
     def every_us(self) -> float:
@@ -36,32 +49,46 @@ class Part(NamedTuple):
         """In ns, rounded up."""
         return ceil_div(permits * self.rate.period_ns, self.rate.permits)
 
-
-class Level(NamedTuple):
-    """What the store said last of a dimension: instants in ns."""
-
-    full: int  # when the bucket is full again, if nobody takes anything
-    used: int = 0  # of a window: permits that are taken
-    ends: int = 0  # when it ends; 0: it is a bucket
-
-    def due(self, part: Part, permits: int, now: int) -> int:
+    def due(self, permits: int, now: int) -> int:
         """When so many more have been taken, each as soon as it is due."""
-        if not self.ends:
-            return max(self.full, now) - part.time_of(part.burst - permits)
-        windows = (self.used + permits - 1) // part.burst  # that are used up before
-        return now if windows < 1 or now >= self.ends else self.ends + (windows - 1) * part.rate.period_ns
+        if self.calendar is None:
+            return max(self.full, now) - self.time_of(self.burst - permits)
+        windows = (self.used + permits - 1) // self.burst  # that are used up before
+        return now if windows < 1 or now >= self.ends else self.ends + (windows - 1) * self.rate.period_ns
 
-    def standing(self, part: Part, in_hand: int, now: int) -> tuple[int, int]:
-        """How many permits are free, with those in hand, and when there is one more."""
-        if self.ends:
-            return (max(part.burst - self.used, 0), self.ends) if now < self.ends else (part.burst, now)
-        begin = self.full - part.time_of(part.burst)  # when it would be empty
-        free = max((now - begin + 1) * part.rate.permits // part.rate.period_ns, 0)
-        left = min(free + in_hand, part.burst)
-        return left, now if left >= part.burst else begin + part.time_of(free + 1)
+    def take(self, permits: int, now: int, *_: object, **__: object) -> int:
+        return now
+
+    def _nothing(self, *_: object, **__: object) -> None:
+        """The pool counts."""
+
+    peek = take
+    give_back = charge = set_rate = bound = _nothing
+
+    def available(self, now: int) -> int:
+        return self._standings(now)[0][2]
+
+    def _standings(self, now: int, in_hand: int = 0) -> list[Standing]:
+        """With permits that are ``in_hand`` and due."""
+        if self.calendar is not None:
+            left, at = (max(self.burst - self.used, 0), self.ends) if now < self.ends else (self.burst, now)
+        else:
+            begin = self.full - self.time_of(self.burst)  # when it would be empty
+            free = max((now - begin + 1) * self.rate.permits // self.rate.period_ns, 0)
+            left = min(free + in_hand, self.burst)
+            at = now if left >= self.burst else begin + self.time_of(free + 1)
+        return [(self.burst, self.rate, left, at)]
+
+    def _shift(self, ns: int) -> None:
+        self.full -= ns
+        self.ends -= ns
+
+    def __repr__(self) -> str:
+        if self.calendar is not None:
+            return f"{self.calendar.rate} in {self.calendar._tz}"
+        return f"{self.rate}" if self.burst == 1 else f"{self.rate} burst {self.burst}"
 
 
-UNKNOWN = Level(-MOST_NS)  # the store has said nothing: it may be full
 Pace = tuple[int, int, int]  # since that instant, so many permits in so many ns
 Found = tuple[int, "Run | None", int, tuple[int, ...]]
 """When slots for a request are due; the last run of these, None if there are not enough; how many they are; what is too much."""
@@ -96,9 +123,3 @@ class Run:
     def shift(self, ns: int) -> None:
         self.paces = [(start - ns, permits, period) for start, permits, period in self.paces]
         self.due -= ns
-
-
-def check_memory(call: str, rate: Rate, burst: int) -> None:
-    """Raise ValueError unless a store can count how long that burst, or debt, takes to come back."""
-    if burst * rate.period_ns > MOST_NS * rate.permits:
-        raise ValueError(f"{call}: {burst} at {rate} takes longer than 317 years to come back.")

@@ -17,7 +17,7 @@ from weakref import WeakSet
 from aiorate._rate import NS_PER_SECOND
 from aiorate._schedulers.amounts import count_of
 from aiorate._store.script import HEAD, MOST, MOST_RUNS, OF_RATE, Question, row
-from aiorate._store.slots import MOST_NS, MS, US, Level, Run
+from aiorate._store.slots import MOST_NS, MS, US, Run
 from aiorate._tree.provider import Provider
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ class Talk(Provider):
     All processes together aim to book a ``horizon`` ahead. With a ``lease``, slots that nobody asked for yet are taken so far ahead.
     """
 
+    state: str = "shared"  # pyright: ignore[reportIncompatibleMethodOverride]
+
     def __init__(self, node: Limit, pool: Pool, horizon: int, lease: int, slack: int) -> None:
         self._node, self._pool = node, pool
         self._horizon, self._lease, self._slack = max(horizon, lease), lease, slack
@@ -78,6 +80,7 @@ class Talk(Provider):
         pool.clear()
         pool.unanswered()
         pool.corrections, pool.oldest = [0] * len(pool.parts), None
+        self._sent: Sent | None = None  # the question under way
         self._number: int = getrandbits(48) + 1
         self._seat: float = 0.0  # see `Question.seat`
         self._news: list[int] = []  # pauses that the store is yet to hear of: readings at which they end; 0: they are over
@@ -138,8 +141,7 @@ class Talk(Provider):
 
     @property
     def busy(self) -> bool:
-        """Whether the store is yet to hear something."""
-        return bool(self._news) or any(self._pool.corrections)
+        return self._sent is not None or bool(self._news) or any(self._pool.corrections)
 
     def _ask_for(self, runs: Runs, within: float, age: float, unix: int, gone: int = 0) -> tuple[Sent, Question]:
         """What to ask for these requests, and to tell. ``unix``: the time in ns. ``age``: how long ago the store said something, in us.
@@ -182,14 +184,14 @@ class Talk(Provider):
     def _book(self, answer: Answer, sent: Sent, now: int) -> None:
         """Put what was assigned into the pool. Durations count from the instant ``now``."""
         pool, numbers, slots, closes = self._pool, answer.numbers, [], None
-        if sent.parts[0].calendar is not None:
+        first = sent.parts[0]  # those of "local", or from before a change, are not the pool's
+        if first.calendar is not None:
             used, _, ends = numbers[HEAD : HEAD + 3]
             closes = int((ends - numbers[1]) * US)
-            levels = [Level(now, int(used), now + closes + 1)]
+            first.used, first.ends = int(used), now + closes + 1
         else:
-            levels = [Level(now + ceil(ahead * US)) for ahead in numbers[HEAD::OF_RATE]]
-        if sent.parts == pool.parts:  # else they are those of "local", or from before a change
-            pool.levels = levels
+            for part, ahead in zip(sent.parts, numbers[HEAD::OF_RATE], strict=True):
+                part.full = now + ceil(ahead * US)
         for (n, place, starts), (_, need) in zip(answer.runs, sent.runs, strict=False):
             if n and closes is not None:  # used only before the earliest instant at which the window may end here
                 slots.append(Run(need, n, closes - self._slack - 1, [(sent.now, 1, 0)]))
@@ -229,8 +231,6 @@ class Talk(Provider):
         raise NotImplementedError
 
     def pausing(self, ns: int) -> None:
-        if ns > MOST_NS:
-            raise ValueError(f"pause({ns // NS_PER_SECOND}): a limit in a store is paused for at most 317 years.")
         until = self._node.tree.now() + ns
         if self._news and self._news[-1]:
             until = max(until, self._news.pop())
@@ -254,11 +254,11 @@ class Talk(Provider):
     def _later(self, ns: int) -> None:
         """Look after what is in hand, untold or paused, within ``ns``."""
         node, loop = self._node, self._node.tree.loop
-        at = node.tree.read() + ns
+        at = node.tree.now() + ns
         if loop is None or loop.closed or node.closed or (self._timer is not None and self._timer_at <= at):
             return
         self._no_timer()
-        self._timer, self._timer_at = loop.call_at(at, self._on_timer), at
+        self._timer, self._timer_at = node.tree.call_at(at, self._on_timer), at
 
     def _no_timer(self) -> None:
         if self._timer is not None:

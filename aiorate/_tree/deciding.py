@@ -43,15 +43,16 @@ class Decisions:
     def __init__(self) -> None:
         self.tidy: Callable[[], object] = int  # called as each decision begins; with requests that wait, each second at least
         self.check: LoopCheck = LoopCheck()  # shuts all meters during a decision: a grab takes no lock, and would be lost
+        self.after: deque[Callable[[], object]] = deque()  # calls for the end of the decision: they may use limiters
         self.begin_again()
 
     def begin_again(self) -> None:
         """In no decision and without a thread, as in a child process after a fork."""
+        self.after.clear()
         self.check.try_until = FAR
         self.lock: Any = threading.RLock()  # which knows its owner: a finalizer may ask at any step of its thread
         self.main: int | None = threading.main_thread().ident
         self.soon: deque[Callable[[], object]] = deque()  # calls that the next decision begins with, whosever it is
-        self.after: deque[Callable[[], object]] = deque()  # calls for the end of the decision: they may use limiters
         self.waiting: dict[Any, dict[Any, None]] = {}  # requests whose owners have not gone on, by loops; changed in decisions
         self._alarms = Alarms()
         self._bell = threading.Lock()  # released, it wakes the thread; unlike a condition's, that may interrupt itself
@@ -103,16 +104,12 @@ class Decisions:
                 raise
 
     def _hands_over(self) -> bool:
-        """Whether the thread decides for this one, the main one: not as the process ends, when none runs."""
-        if get_ident() != self.main or sys.is_finalizing():
-            return False
-        try:
-            self.attend()
-        except RuntimeError as error:
-            if "shutdown" in str(error):  # in Python 3.12, in a function of atexit
-                return False
-            raise
-        return True
+        """Whether the thread decides for this one, the main one: not where none can run, as when the process ends."""
+        if get_ident() == self.main and not sys.is_finalizing():
+            with suppress(RuntimeError):  # none can start, as in a function of atexit
+                self.attend()
+                return True
+        return False
 
     def call_at(self, reading: int, callback: Callable[[], object]) -> Alarm:
         """Call back, in a decision, when the monotonic clock reads that. Called in a decision."""
@@ -157,7 +154,7 @@ class Decisions:
         self.attend()  # it may have ended meanwhile
 
     def _keep(self) -> None:
-        me, wait = threading.current_thread(), 0
+        me, wait = threading.current_thread(), LINGER_NS
         while self._thread is me:
             rung = self._bell.acquire(timeout=wait / NS_PER_SECOND)
             self.lock.acquire()
@@ -165,7 +162,7 @@ class Decisions:
                 self._decide(partial(call_back, self._alarms.call_due, "in the thread that keeps the time"))
             with self.lock:  # what followed the decision may have set an alarm
                 first = self._alarms.first
-                if first is None and not (rung or self.waiting or wait < LINGER_NS):
+                if first is None and not (rung or self.waiting):
                     self._thread = None  # first: whoever posts something now starts another thread
                     if not self.soon:
                         return

@@ -53,13 +53,14 @@ class Limit(Node):
             loop = self.tree.loop
             if not isinstance(found, tuple):
                 return found
-            if loop is None or self.tree.read() < loop.check.until or not loop.starved():
+            tree = self.tree
+            if loop is None or (tree.read is loop.read and tree.read() < loop.check.until) or not tree.starved():
                 return found
             ticket = self.ticket_for(permits, since)
             self._resuming(found[1], 1)
             ticket.set_result((*found, ticket.asked, None))
         except Exception as error:
-            if (loop := self.tree.loop) is None or not loop.starved():
+            if self.tree.starved() is None:
                 raise
             ticket = self.ticket_for(permits, since)
             ticket.set_result(error)
@@ -125,12 +126,11 @@ class Limit(Node):
         if isinstance(ticket, tuple):
             return 0, *ticket
         tree, waker, decided = self.tree, self.waker or self.tree.loop, ticket.done()
-        loop = tree.loop
         try:
             while not ticket.done():
                 await waker.wait(ticket)  # type: ignore[union-attr]  # somebody waits
             # Of tasks that resume in one iteration, only the last knows that another follows.
-            if (decided or tree.resuming > 1) and loop is not None and loop.starved():
+            if (decided or tree.resuming > 1) and (loop := tree.starved()) is not None:
                 await loop.turn()
         except BaseException:
             self.give_up(ticket)
@@ -314,7 +314,7 @@ class Limit(Node):
     ) -> None:
         """Apply a server's pause, made longer by a random part of ``jitter`` ns, and its quotas: of requests, or those with a limit."""
         from aiorate._feedback import check_feedback
-        from aiorate._schedulers.server_quotas import heeding
+        from aiorate._schedulers.server_quotas import quotas_of
 
         check_feedback(feedback)
         before, resuming, paused = self.granted, self.resuming, feedback.pause is not None
@@ -329,11 +329,11 @@ class Limit(Node):
                 now, in_flight = node.look_now(), 0
                 if feedback.in_flight is not None:  # so are requests that have not run yet, and what is granted by now
                     in_flight = feedback.in_flight + resuming + count_of(self.granted - before)
-                told = quota, paused, now, node.held_for, in_flight
                 if dimension is not None:
-                    cast("Any", node.scheduler).cap(dimension, *told)
+                    quotas = cast("Any", node.scheduler).quotas_of(dimension)
                 else:
-                    node.permitted = cast("Any", heeding(node.permitted, *told))
+                    node.permitted = quotas = cast("Any", quotas_of(node.permitted))
+                quotas.heed(quota, paused, now, node.held_for, in_flight)
                 node.changed()
         if news:
             from aiorate._events import Event

@@ -163,10 +163,8 @@ class Node(Supply):
     def _decide(self, now: int) -> None:
         """Grant the first, or have it stand above, until the first has to wait."""
         line, tree, above, served = self.line, self.tree, self.above, now
-        loop = tree.loop
-        assert loop is not None
         # A loop that stands still, and has yet to resume its tasks, must not hold up the other loops.
-        most = loop.most + (tree.resuming if tree.threads else 0)
+        most = tree.most + (tree.resuming if tree.threads else 0)
         while True:
             first = line.first()
             if first is None or self.held_at is not None:
@@ -339,7 +337,6 @@ class Node(Supply):
             for ticket in [] if forked else tickets:  # else the waiting tasks are in another process
                 with suppress(RuntimeError):  # a closed loop wakes nobody
                     ticket.set_result(RuntimeError("the limiter was moved to another event loop while this one stood still"))
-            waker.retire()
         self.standing = self.due = self.wake_at = self.late = None
         self.provider.moved()
         self.resuming = 0

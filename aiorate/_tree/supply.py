@@ -98,7 +98,7 @@ class Supply:
         self.max_waiting: tuple[int, Sequence[Self]] | None = None
         """The most requests that may wait here and at these other limits."""
         own = scheduler._meter
-        self.meter: Meter = PureMeter(ask=scheduler.take) if own is None else own
+        self.meter: Meter = PureMeter(scheduler.take) if own is None else own
         """The shortest way to a permit that lies ready: open while there is no line, pause, close or quota of a server.
 
         Where permits lie on a straight line here and above, it takes of the limit above too.
@@ -184,14 +184,14 @@ class Supply:
         """
         now, tree = self.now(), self.tree
         loop = tree.loop
-        check = loop.check if loop is not None and loop.monotonic else None
+        check = loop.check if loop is not None and loop.monotonic and tree.read is loop.read else None
         if (check is None or (not tree.threads and (tree.read() >= check.until or check.thread != get_ident()))) and not seen:
             loop = tree.here()
             now = self.now()
-            if loop is not None and loop.steady and not tree.threads:
+            if loop is not None and tree.steady and not tree.threads:
                 loop.check.try_until, loop.check.thread = tree.read() + LOOP_CHECK_NS, get_ident()
             if loop is not None and loop.monotonic:
-                loop.starved()  # so that meters are open for as long as that is known
+                tree.starved()  # so that meters are open for as long as that is known
         if self.is_held:
             tree.here()  # a line of another loop, or of the process before a fork, does not count
             if self.is_held:
@@ -244,7 +244,8 @@ class Supply:
     def skip(self, ns: int) -> None:
         """Count ``ns`` of the schedule that are given up, and tell of them in the loop's next iteration."""
         counters, loop = self.own_counters(), self.tree.loop
-        permits, counters.unused = self.scheduler.rate._permits_and_rest(ns, counters.unused)
+        rate = self.scheduler.rate
+        permits, counters.unused = divmod(ns * rate.permits + counters.unused, rate.period_ns)
         counters.skipped += permits
         if permits and loop is not None:
             from aiorate._events import Event
@@ -255,13 +256,13 @@ class Supply:
         """Open the meter, or shut it if anything forbids it."""
         meter, tree, loop = self.meter, self.tree, self.tree.loop
         meter.until = 0
-        if self.permitted is not self.scheduler and self.held_at is None and self.permitted.ended(self.now()):  # type: ignore[attr-defined]
+        if self.permitted is not self.scheduler and self.held_at is None and self.permitted.left(self.now()) is None:  # type: ignore[attr-defined]
             self.permitted = self.scheduler  # what servers said is over
-        if loop is None or not loop.steady or self.closed or self.permitted is not self.scheduler:
+        if loop is None or not tree.steady or self.closed or self.permitted is not self.scheduler:
             return
         if self.held_at is not None or self.line.is_waited_in or (self.above is not None and meter.above is None):
             return
-        if tree.threads and (tree.read is not monotonic_ns or meter.numbers == NO_LINE):
+        if tree.threads and (tree.read is not monotonic_ns or meter.numbers[2] == NO_LINE):
             return  # a grab would not be one step
         offset = self.offset + tree.shift
         if not -FAR < offset < FAR:  # as after a loop in virtual time: more than the compiled meter holds

@@ -17,7 +17,7 @@ from weakref import WeakSet
 from aiorate._loops.loop import Loop, OutcomeTicket, call_back
 from aiorate._loops.table import loop_here, running_loop, starved_here
 from aiorate._meter import COMPILED
-from aiorate._tree.deciding import LINGER_NS, decisions
+from aiorate._tree.deciding import decisions
 from aiorate._tree.limit import Limit
 from aiorate._tree.node import undo
 from aiorate._tree.tree import Tree
@@ -45,12 +45,12 @@ class ThreadTicket(OutcomeTicket):
     Left by an error, as an interrupt, a block of the ticket undoes it.
     """
 
-    __slots__ = ("limit", "loop", "undone")
+    __slots__ = ("limit", "loop")
 
     def __init__(self, limit: Limit, permits: Permits, loop: OneLoop | None = None, signal: Any = None) -> None:
         self.outcome = None
         self.signal = signal  # of its loop; a lock in a thread without one
-        self.left = self.undone = False  # left: also once its grant has gone on
+        self.left = False  # true also once its grant has gone on
         self.limit: Limit = limit
         self.wanted = permits
         self.loop: OneLoop | None = loop  # of its owner; None: a thread without one
@@ -67,35 +67,17 @@ class ThreadTicket(OutcomeTicket):
         if isinstance(outcome, BaseException):
             _remove(self)  # there is nothing to undo
         if self.loop is None:
-            decisions.after.append(self._wake)
-        elif self.loop.hand(self._wake):
+            decisions.after.append(self.signal.release)
+        elif self.loop.hand(self.signal):
             decisions.after.append(self.loop.send)
-
-    def _wake(self) -> None:
-        signal = self.signal
-        if signal is None:  # its owner has gone on already
-            return
-        if self.loop is None:
-            signal.release()
-        else:
-            self.loop.wake(signal)
-
-    def leave(self) -> None:
-        """Its owner goes on. The line may keep the ticket for a while, and nothing else."""
-        self.left, self.signal = True, None
 
     def take(self) -> tuple[int, Taken] | None:
         """Take the permits, if that can be done at once. In a decision, as the next two."""
-        found = self.limit.take(self.wanted)
-        if found is not None:
-            self.asked = self.limit.tree.now()
-            self.outcome = *found, self.asked, None
+        found = self.outcome = self.limit.take(self.wanted)
         return found
 
     def ask(self, most_ns: int | None, since: int | None) -> None:
         """What `Limit.ask` does."""
-        if self.undone:
-            return
         decisions.waiting.setdefault(self.loop, {})[self] = None
         try:
             decisions.attend()
@@ -110,14 +92,12 @@ class ThreadTicket(OutcomeTicket):
 
     def undo(self) -> None:
         """Undo it, however far it got."""
-        if self.undone:
-            return
-        self.undone = True
-        self.leave()
+        self.left = True
         if _remove(self):
             Limit.give_up(self.limit, self)
         elif self.outcome is not None and not isinstance(self.outcome, BaseException):  # its grant stood already
             undo(self.outcome[1])
+        self.outcome = None  # so that this is done once
 
 
 def _remove(ticket: ThreadTicket) -> bool:
@@ -136,7 +116,7 @@ def clear_closed() -> None:
     closed = [tickets for loop, tickets in decisions.waiting.items() if loop is not None and loop.ended]
     lost = [ticket for tickets in closed for ticket in tickets if not ticket.left]
     for ticket in lost:
-        ticket.leave()  # all of them, before anything is granted: none may be granted to a ticket that has yet to leave
+        ticket.left = True  # all of them, before anything is granted: none may be granted to a ticket that has yet to leave
     for ticket in lost:
         call_back(ticket.undo, "as its event loop was closed")
 
@@ -150,32 +130,19 @@ class _Threads(Loop):
     __slots__ = ()
     closed = False  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
-    def __init__(self, clock: Clock | None, precise: bool) -> None:
-        super().__init__(None, monotonic_ns, clock)
+    def __init__(self) -> None:
+        super().__init__(None, monotonic_ns)
         self.check = decisions.check
         # Several threads call, so a grab must be one step.
-        self.steady = clock is None and COMPILED and getattr(sys, "_is_gil_enabled", lambda: True)()
-        if precise:
-            self.grain = 0
+        self.steady = COMPILED and getattr(sys, "_is_gil_enabled", lambda: True)()
 
-    def post(self, callback: Callable[[], object]) -> None:
-        decisions.post(callback)
+    post = staticmethod(decisions.post)
 
-    def call_at(self, reading: int, callback: Callable[[], object]) -> Handle:
-        return super().call_at(reading, partial(decisions.run, callback) if self.manual else callback)
+    def call_after(self, ns: int, callback: Callable[[], object], precise: bool) -> Handle:
+        return decisions.call_at(monotonic_ns() + ns, callback)
 
-    def _call_after(self, ns: int, callback: Callable[[], object]) -> Handle:
-        # Nobody knows what a clock of users does meanwhile.
-        return decisions.call_at(monotonic_ns() + (ns if self.monotonic else min(ns, LINGER_NS)), callback)
-
-    def starved(self) -> bool:
-        """By real time: how long other tasks are kept waiting does not depend on virtual time."""
-        return not self.manual and starved_here()
-
-    def turn(self) -> Awaitable[object]:
-        loop = loop_here()
-        assert loop is not None  # the one that is starved
-        return loop.turn()
+    def starved(self) -> OneLoop | None:
+        return starved_here()
 
     def wait(self, ticket: ThreadTicket, /) -> Awaitable[object]:
         assert ticket.loop is not None  # or nobody could await what it returns
@@ -190,21 +157,18 @@ class ThreadTree(Tree):
 
     def __init__(self, clock: Clock | None = None, precise: bool = False) -> None:
         super().__init__(clock, precise)
-        self._use(_Threads(clock, precise))
+        self._use(_Threads())
         _trees.add(self)
 
     def run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         return decisions.run(call, *args, **options)
 
-    def post(self, call: Callable[[], object]) -> None:
-        decisions.post(call)
+    post = staticmethod(decisions.post)
+    after = staticmethod(decisions.after.append)
 
     @property
     def deciding(self) -> bool:
         return decisions.deciding
-
-    def after(self, call: Callable[[], object]) -> None:
-        decisions.after.append(call)
 
     def here(self) -> Loop | None:
         return self.loop
@@ -225,22 +189,17 @@ class ThreadLimit(Limit):
         if loop is None:  # a coroutine that is driven by hand: it must not wait
             return decisions.run(self.decide, permits, most_ns, since)
         with ThreadTicket(self, permits, loop, loop.signal()) as ticket:
-            if self.tree.loop is not None and self.tree.loop.manual:
-                decisions.run(ticket.ask, most_ns, since)
-            else:
-                decisions.post(partial(ticket.ask, most_ns, since))
+            decide = decisions.run if self.tree.manual else decisions.post
+            decide(partial(ticket.ask, most_ns, since))
             return ticket
 
     def give_up(self, ticket: Ticket) -> None:
         decisions.post(ticket.undo)  # type: ignore[union-attr]  # all tickets of threads are of one class
 
     def _went_on(self, ticket: Ticket, taken: Taken, waited: int) -> None:
-        ticket.leave()  # type: ignore[union-attr]  # as above. At once: from now on its loop may end
-        decisions.soon.append(partial(self._gone, ticket, taken, waited))  # type: ignore[arg-type]
-
-    def _gone(self, ticket: ThreadTicket, taken: Taken, waited: int) -> None:
-        if _remove(ticket):
-            super()._went_on(ticket, taken, waited)
+        ticket.left = True  # at once: from now on its loop may end
+        note = partial(super()._went_on, ticket, taken, waited)
+        decisions.soon.append(lambda: _remove(ticket) and note())  # type: ignore[arg-type]  # as above
 
     def wait_blocking(self, permits: Permits, most_ns: int | None = None) -> tuple[int, int, Taken]:
         if running_loop() is not None:
@@ -270,7 +229,7 @@ def _after_fork_in_child() -> None:
     decisions.begin_again()
     for tree in list(_trees):
         tree.disband(forked=True)
-        tree._use(_Threads(tree.clock, tree.precise))
+        tree._use(_Threads())
 
 
 with suppress(AttributeError):  # Windows, iOS, Android and WASI have no fork

@@ -17,7 +17,7 @@ from aiorate._limiters.base import finish
 from aiorate._limiters.budget import Budget
 from aiorate._limiters.keyed import KeyedLimiter
 from aiorate._limiters.limiter import Limiter
-from aiorate._rate import NO_BOUND, duration_to_ns
+from aiorate._rate import duration_to_ns
 from aiorate.http._feedback import read_feedback, teach
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Way:
         if isinstance(limit, Budget) and not (cost is None and max_wait is None and feedback):
             raise TypeError(f"{call}: a Budget only observes responses. Give no other option, and reserve() around each request.")
         if max_wait is not None:
-            duration_to_ns(max_wait, f"{call[:-1]}max_wait)", NO_BOUND)
+            duration_to_ns(max_wait, f"{call[:-1]}max_wait)")
         self._call, self._limit, self._key, self._cost, self._max_wait, self._feedback = call, limit, key, cost, max_wait, feedback
         self._sent: WeakKeyDictionary[Any, Sent] = WeakKeyDictionary()
 

@@ -2,7 +2,7 @@
 
 Celery's own ``rate_limit`` is for each worker, so N workers send N times as much. Here the limit is in Redis, and a worker process
 has one connection and one thread for it, made after the fork. A task that would wait for more than a second goes back to the queue
-until its time, so that the worker can run other tasks. ``pip install celery "aiorate[redis]"``, and then:
+until its time, so that the worker can run other tasks. ``pip install celery "aiorate-limiter[redis]"``, and then:
 
     celery -A celery_tasks worker --concurrency 4
     python celery_tasks.py

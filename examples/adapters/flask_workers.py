@@ -1,7 +1,7 @@
 """A Flask app for several worker processes: a client has one limit of 10 requests a minute, whatever worker it reaches.
 
 The limit is in Redis. Each worker has one connection and one thread for all clients, made after the fork. While the store is down,
-everybody is served (``on_unavailable="open"``). ``pip install flask gunicorn "aiorate[redis]"``, and then:
+everybody is served (``on_unavailable="open"``). ``pip install flask gunicorn "aiorate-limiter[redis]"``, and then:
 
     gunicorn --workers 4 --threads 8 --preload flask_workers:app
 """

@@ -203,6 +203,6 @@ def test_what_it_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         FileBudget(tmp_path, tokens=["1/s"])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="needs a dimension"):
         FileBudget(tmp_path)
-    monkeypatch.setattr(module, "_LOCKS", False)
+    monkeypatch.delattr(module, "flock")
     with pytest.raises(RuntimeError, match="Windows does not have"):
         FileLimiter(tmp_path, 1)

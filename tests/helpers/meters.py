@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from aiorate._loops.asyncio import AsyncioLoop
+from aiorate._tree.tree import Tree
 from helpers.driving import SECOND, turns
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import aiorate
 
 
-PLAIN = AsyncioLoop.__init__
+PLAIN = Tree._use
 
 
 class Machine:
@@ -44,13 +44,13 @@ async def at_once(limiter: aiorate.Limiter) -> bool:
 
 
 def steady() -> Callable[..., None]:
-    """For `AsyncioLoop.__init__`: the meter may be open under every clock, manual and virtual ones too.
+    """For `Tree._use`: the meter may be open under every clock, manual and virtual ones too.
 
     Under those clocks nothing is watched, so a limiter does not notice that another loop calls it until the meter shuts.
     """
 
-    def make(self: AsyncioLoop, *args: Any) -> None:
-        PLAIN(self, *args)
-        self.steady = True
+    def use(self: Tree, loop: Any) -> None:
+        PLAIN(self, loop)
+        self.steady = self.steady or not (loop is None or self.threads)
 
-    return make
+    return use

@@ -16,7 +16,7 @@ from aiorate._loops import kernel_timer
 def _has_kernel_timers() -> bool:
     try:
         os.close(kernel_timer.create())
-    except (OSError, AttributeError, NotImplementedError, TypeError):  # as KernelTimers.of()
+    except (OSError, AttributeError, NotImplementedError):  # as KernelTimers.add()
         return False
     return True
 

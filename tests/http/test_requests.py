@@ -42,9 +42,12 @@ def test_wrong_arguments_are_refused_at_once() -> None:
             ([Budget(requests="1/s")], option, TypeError, "only observes")
             for option in ({"cost": len}, {"max_wait": 1}, {"feedback": False})
         ),
-        *(([Limiter("1/s")], {"max_wait": wait}, ValueError, r"\(max_wait=.*0 seconds or more, or None") for wait in (-1, timedelta(-1))),
-        *(([Limiter("1/s")], {"max_wait": wait}, ValueError, "or None") for wait in (float("inf"), float("nan"), 10**400, Decimal("sNaN"))),
-        *(([Limiter("1/s")], {"max_wait": wait}, TypeError, "a number of seconds or None") for wait in (True, "1")),
+        *(([Limiter("1/s")], {"max_wait": wait}, ValueError, r"\(max_wait=.*0 seconds or more") for wait in (-1, timedelta(-1))),
+        *(
+            ([Limiter("1/s")], {"max_wait": wait}, ValueError, "max_wait=")
+            for wait in (float("inf"), float("nan"), 10**400, Decimal("sNaN"))
+        ),
+        *(([Limiter("1/s")], {"max_wait": wait}, TypeError, "a number of seconds") for wait in (True, "1")),
     ]
     for limit in WAYS:
         for args, options, error, hint in table:
@@ -102,7 +105,7 @@ async def test_wrong_costs_and_extensions_are_refused_before_sending() -> None:
         ({"cost": 11}, ValueError, "never grants more than 10"),
         ({"max_wait": -1}, ValueError, "0 seconds or more"),
         ({"max_wait": "2"}, TypeError, "a number of seconds"),
-        ({"max_wait": float("nan")}, ValueError, "0 seconds or more"),
+        ({"max_wait": float("nan")}, ValueError, "finite"),
     ]
     async with httpx2.AsyncClient(transport=limit_transport(httpx2.MockTransport(answer), limiter)) as client:
         for wishes, error, hint in table:

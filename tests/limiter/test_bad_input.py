@@ -55,7 +55,7 @@ LIMITER: Calls = {
     "apply": (lambda limiter, x: limiter.apply(x), NO_SPEC),
     "bound": (lambda limiter, x: limiter.bound(x), [0, *NO_SECONDS]),
     "bound(largest)": (lambda limiter, x: limiter.bound(1, x), NO_COUNT),
-    "decorator": (lambda limiter, x: limiter(x), [0, *WORDS, len, lambda: None]),
+    "decorator": (lambda limiter, x: limiter(x), [0, *WORDS]),
 }
 SCHEDULER: Calls = {
     "take": (lambda scheduler, x: scheduler.take(x, 10**9), NO_COUNT),

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aiorate
-from aiorate._loops import asyncio as asyncio_loop
+from aiorate._tree import tree
 from aiorate.testing import ManualClock
 
 CATCH_UP = SECOND // 50
@@ -243,7 +243,7 @@ def compare(strategy: str, examples: int) -> None:
 @pytest.fixture(autouse=True)
 def no_grain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wake-ups are kept a millisecond apart because loops fire early; a ManualClock does not."""
-    monkeypatch.setattr(asyncio_loop, "GRAIN_NS", 0)
+    monkeypatch.setattr(tree, "_GRAIN_NS", 0)
 
 
 @pytest.mark.parametrize("strategy", EACH)

@@ -34,13 +34,11 @@ RATES: list[tuple[dict[str, Any], str]] = [
     ({"rate": TokenBucket("10/s", burst=20), "burst": 20}, "has a burst already"),
     ({"rate": ["100/s", TokenBucket("10/s", burst=20)], "burst": 20}, "has a burst already"),
     ({"rate": TokenBucket("10/s", burst=20, initial=0)}, "starts full"),
-    ({"rate": TokenBucket("1/h", burst=10**19)}, "317 years"),
     ({"rate": [CalendarWindow("9/day", "UTC"), "10/s"]}, "must be the only limit"),
     ({"rate": CalendarWindow("9/day", "UTC"), "burst": 2}, "has no burst"),
 ]
 DIMENSIONS: list[tuple[dict[str, Any], str]] = [
     *(({"tokens": "many"}, "is not a rate"), ({"tokens": "0/s"}, "must be greater than 0")),
-    ({"tokens": "1e-20/day"}, "takes longer than 317 years"),
     ({"tokens": TokenBucket("10/s", burst=5, initial=0)}, "starts full"),
     ({"on_error": "retry"}, "must be 'keep' or 'refund'"),
 ]
@@ -81,7 +79,7 @@ def test_a_wrong_kind_is_refused_at_once() -> None:
         with pytest.raises(TypeError):
             print("budget", changes, budget(**changes))
     for limit in LIMITS:
-        with pytest.raises(TypeError, match="TokenBucket"):
+        with pytest.raises(TypeError, match=r"TokenBucket.*CalendarWindow"):
             print(limiter(rate=limit))
         with pytest.raises(TypeError, match=r"RedisBudget\(tokens\)"):
             print(budget(tokens=limit))

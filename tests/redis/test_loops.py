@@ -244,7 +244,6 @@ def closes_in_a_loop(store: RealServer, kind: str) -> None:
             for _ in range(5):
                 limiter.acquire_blocking()
         thread.start(one.aclose).result(LONG)
-        assert 1 == len(threads())
         with pytest.raises(LimiterClosed):
             one.acquire_blocking()
         thread.start(other.aclose).result(LONG)

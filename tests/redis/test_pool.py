@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from aiorate import Rate
 from aiorate._schedulers.amounts import Amounts
 from aiorate._schedulers.interface import NOBODY_KNOWS
 from aiorate._store.pool import Pool
-from aiorate._store.slots import Level, Part, Run
+from aiorate._store.slots import Run
 
 MS = 1_000_000
 
@@ -27,7 +25,7 @@ class Told:
 
 
 def pool_of(*parts: tuple[str, int], unit: bool = True, late: int = 5 * MS) -> tuple[Pool, Told]:
-    pool, told = Pool([Part(Rate.parse(rate), burst) for rate, burst in parts], unit, late), Told()
+    pool, told = Pool([(Rate.parse(rate), burst, None) for rate, burst in parts], unit, late), Told()
     pool.wanted = told.wanted
     return pool, told
 
@@ -89,15 +87,13 @@ def test_reservations_that_lapsed_do_not_come_back() -> None:
 
 def test_estimates_go_by_what_the_store_said_last() -> None:
     pool, _ = pool_of(("10/s", 1))
-    pool.levels = [Level(400 * MS)]
+    pool.parts[0].full = 400 * MS
     assert [400 * MS, 500 * MS, 700 * MS] == [pool.peek(1, 0), pool.peek(2, 0), pool.peek(1, 0, 3)]
     assert [(0, 400 * MS)] == [standing[2:] for standing in pool._standings(0)]
     assert [(1, 500 * MS)] == [standing[2:] for standing in pool._standings(500 * MS)]
 
 
-def test_bounds_and_wrong_arguments() -> None:
+def test_bounds() -> None:
     pool, _ = pool_of(("1000/s", 3))
     assert 3 + 1005 == pool.bound(1000 * MS)
     assert 3 + 1005 + 8 == pool.bound(1000 * MS, 8)
-    with pytest.raises(ValueError, match="317 years"):
-        pool.charge(10**30, 0)

@@ -8,7 +8,7 @@ import pytest
 from helpers.stores import TIMED, RealServer
 
 from aiorate._store.script import FORM, HEAD, MOST, OF_RATE, OF_WINDOW, TEXT, Answer, Question, pack, read_answer
-from aiorate._store.twin import Answering
+from aiorate._store.twin import answer_of
 
 EPOCH = 1_700_000_000_000_000
 MS, SECOND = 1_000, 1_000_000
@@ -30,12 +30,12 @@ class Twin:
         if self.text and kept is None:
             raise ValueError("WRONGTYPE the key has another kind of limit, or something else")
         told = _read(remembered, kind, asked) if remembered != self.text else None
-        answering = Answering(now, asked, kept, told, self.text == remembered)
-        if not all(answering.states):
-            return f"{now:.0f}; clock"
-        self.text = f"{FORM} {kind} " + " ".join([f"{each:.17g}" for each in answering.answer.numbers])
-        runs = [f" {n:.0f} {place:.0f}" + "".join([f" {us:.3f}" for us in starts]) for n, place, starts in answering.runs]
-        return f"{self.text}; {answering.wait:.3f} {answering.place:.0f} {answering.seat:.0f}{''.join(runs)}"
+        answer, _ = answer_of(now, asked, kept, told, self.text == remembered)
+        if len(answer.numbers) < HEAD:
+            return f"{FORM} {kind} {now:.0f}; 0 0 0"
+        self.text = f"{FORM} {kind} " + " ".join([f"{each:.17g}" for each in answer.numbers])
+        runs = [f" {n:.0f} {place:.0f}" + "".join([f" {us:.3f}" for us in starts]) for n, place, starts in answer.runs]
+        return f"{self.text}; {answer.wait:.3f} {answer.place:.0f} {answer.seat:.0f}{''.join(runs)}"
 
 
 def _read(text: str, kind: str, asked: Question) -> list[float] | None:

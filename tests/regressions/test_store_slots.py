@@ -62,30 +62,6 @@ def test_late_loop_loses_no_slots_of_a_slow_rate(store: RealServer, rate: Any, s
         assert most <= (limiter.bound(window) or 0)
 
 
-@pytest.mark.parametrize(
-    ("refused", "says"),
-    [
-        (lambda limiter: limiter.charge(10**15), r"charge\(.*10000000000"),
-        (lambda limiter: limiter.pause(10**13), r"pause\(.*10000000000"),
-        (lambda limiter: limiter.pause(timedelta.max), r"pause\(.*at most"),
-        (lambda limiter: limiter.set_rate(aiorate.Rate(1, 10**12)), r"set_rate\("),
-    ],
-)
-def test_duration_that_no_store_can_count_is_refused(store: RealServer, refused: Any, says: str) -> None:
-    """One bad number poisoned the key of all processes for 3170 years, and nothing mended it."""
-
-    async def main() -> None:
-        limiter = RedisLimiter(TimedClient(store), "x", "1/s")
-        with pytest.raises(ValueError, match=says):
-            refused(limiter)
-        assert (0, None) == (limiter.statistics().charged, limiter.statistics().paused_until)
-        assert 0 == await limiter.acquire()
-        await limiter.aclose()
-
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(main())
-
-
 async def granted(limiter: RedisLimiter, count: int, **options: Any) -> list[bool]:
     """Return which of ``count`` callers are granted."""
 

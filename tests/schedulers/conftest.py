@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copyreg
+
 import pytest
 from helpers.compiled import compiled_meter
 
 import aiorate._meter
-from aiorate._meter import PureMeter
+from aiorate._meter import PureMeter, reduced
 
 
 @pytest.fixture
@@ -14,6 +16,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> type[PureMeter]:
     """The compiled meter, under the name by which pickles find it."""
     meter = compiled_meter()
     monkeypatch.setattr(aiorate._meter, "Meter", meter)
+    copyreg.pickle(meter, reduced)
     return meter
 
 

@@ -9,7 +9,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from time import monotonic_ns
 from typing import Any
 
@@ -23,11 +22,10 @@ HOUR = 3_600 * 10**9
 COPIES: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, lambda meter: pickle.loads(pickle.dumps(meter))]
 
 
-def opened(kind: type[PureMeter], numbers: tuple[int, int, float, int] = (1, 10, ENDLESS, 0), due: int | None = 0) -> PureMeter:
+def opened(kind: type[PureMeter], numbers: tuple[int, int, Any] = (1, 10, ENDLESS), due: int | None = 0) -> PureMeter:
     """An open meter, whose clock says 1000."""
-    meter = kind(numbers, due)
-    meter.until = FAR
-    meter.read = lambda: 1000
+    meter = kind()
+    meter.numbers, meter.due, meter.until, meter.read = numbers, due, FAR, lambda: 1000
     return meter
 
 
@@ -37,11 +35,13 @@ def test_numbers_of_any_size_are_read_by_both_alike(compiled: type[PureMeter]) -
     Python has another function to read large numbers from 3.13 on.
     """
     numbers = {sign * 2**bits + off for bits in range(131) for sign in (1, -1) for off in (-1, 0, 1)}
-    for name in ("unit", "cost", "slack", "kept", "due", "clock"):
+    for name in ("unit", "cost", "kept", "due", "clock"):
         for number in numbers:
-            given = {"unit": 1, "cost": 10, "slack": 5 if name == "kept" else ENDLESS, "kept": 0, "due": 0, "clock": 1000, name: number}
+            if name == "kept" and number < 0:
+                continue
+            given = {"unit": 1, "cost": 10, "kept": ENDLESS, "due": 0, "clock": 1000, name: number}
             given["due"] -= 2**100 if name == "clock" else 0
-            line = given["unit"], given["cost"], given["slack"], given["kept"]
+            line = given["unit"], given["cost"], given["kept"]
             meters = [opened(kind, line, given["due"]) for kind in (PureMeter, compiled)]
             for meter in meters:
                 meter.read = lambda: given["clock"]  # noqa: B023  # called in this turn of the loop
@@ -58,11 +58,12 @@ def test_the_largest_numbers_that_fit_do_not_overflow(compiled: type[PureMeter])
     """From the first instant that a clock can show to the last, at the largest unit and the largest cost."""
     unit, most = 2**62 - 1, 2**125 - 1
     for kept, due in [(0, -most), (most, -most)]:
-        meter = opened(compiled, (unit, 1, 0, kept), due)
+        meter = opened(compiled, (unit, 1, kept), due)
         meter.read = lambda: FAR - 1
         assert meter.grab()
-        assert ((FAR - 1) * unit - kept + 1, (FAR - 1) * unit - kept - due, kept) == (meter.due, meter.cut, meter.peak)
-    meter = opened(compiled, (unit, most, ENDLESS, 0), 0)
+        cut = (FAR - 1) * unit - kept - due if (FAR - 1) * unit - due - kept >= unit else 0
+        assert (due + cut + 1, cut, (FAR - 1) * unit - due - cut) == (meter.due, meter.cut, meter.peak)
+    meter = opened(compiled, (unit, most, ENDLESS), 0)
     assert (True, False) == (meter.grab(), meter.grab())
     assert most == meter.due
     meter.due, meter.read = 2**123, lambda: FAR - 1  # the next permit would be too far
@@ -87,7 +88,7 @@ def test_the_clock_is_asked_only_while_the_meter_is_open(kind: type[PureMeter]) 
 
 def test_a_scheduler_that_is_asked_books_from_a_late_wake_up() -> None:
     asked: list[object] = []
-    meter = PureMeter(ask=lambda permits, now, since: asked.append((permits, now, since)) or 990 + 10 * len(asked))  # type: ignore[func-returns-value]
+    meter = PureMeter(lambda permits, now, since: asked.append((permits, now, since)) or 990 + 10 * len(asked))  # type: ignore[func-returns-value]
     meter.until, meter.read, meter.offset = FAR, lambda: 1005, 5
     granted = meter.grab()
     meter.since = 997
@@ -96,12 +97,11 @@ def test_a_scheduler_that_is_asked_books_from_a_late_wake_up() -> None:
 
 
 def test_an_error_of_the_clock_reaches_the_caller(kind: type[PureMeter]) -> None:
-    for wrong, error in ((lambda: 1 // 0, ZeroDivisionError), (lambda: None, TypeError)):
-        meter = opened(kind)
-        meter.read = wrong  # type: ignore[assignment]
-        with pytest.raises(error):
-            meter.grab()
-        assert (0, 0, 0, -1) == (meter.due, meter.grabs, meter.cut, meter.peak)
+    meter = opened(kind)
+    meter.read = lambda: 1 // 0
+    with pytest.raises(ZeroDivisionError):
+        meter.grab()
+    assert (0, 0, 0, -1) == (meter.due, meter.grabs, meter.cut, meter.peak)
 
 
 def test_a_clock_may_change_the_meter_that_asks_it(kind: type[PureMeter]) -> None:
@@ -116,11 +116,11 @@ def test_a_clock_may_change_the_meter_that_asks_it(kind: type[PureMeter]) -> Non
     assert (False, 1001) == (meter.grab(), meter.due)
 
 
-def test_a_meter_goes_by_the_monotonic_clock_at_first(kind: type[PureMeter]) -> None:
-    meter = kind((1, 1, 0, 0), 0)
-    meter.until = FAR
+def test_a_meter_goes_by_the_monotonic_clock(kind: type[PureMeter]) -> None:
+    meter = opened(kind, (1, 1, 0))
+    meter.read = monotonic_ns
     before, taken, after = monotonic_ns(), meter.grab(), monotonic_ns()
-    assert (True, monotonic_ns) == (taken, meter.read)
+    assert taken
     assert before <= meter.last <= after
     meter.offset = -HOUR
     meter.grab()
@@ -129,15 +129,14 @@ def test_a_meter_goes_by_the_monotonic_clock_at_first(kind: type[PureMeter]) -> 
 
 def test_a_meter_without_a_straight_line_grants_nothing(kind: type[PureMeter]) -> None:
     meter = kind()
-    assert (NO_LINE, None, False) == (meter.numbers, meter.due, meter.grab())
+    assert ((1, 1, NO_LINE), None, False) == (meter.numbers, meter.due, meter.grab())
     meter.due, meter.until, meter.since = 0, FAR, -1
     assert not meter.grab()
-    assert not opened(kind, (1, 1, 5, -1)).grab()
 
 
 def test_a_meter_takes_from_all_meters_above_or_from_none(kind: type[PureMeter]) -> None:
     """Each in its own time. The highest refuses, is shut, or is late: the lower ones keep their permits."""
-    low, middle, top = meters = [opened(kind, (1, 10, 5, 0), 1000) for _ in range(3)]
+    low, middle, top = meters = [opened(kind, (1, 10, 5), 1000) for _ in range(3)]
     low.above, middle.above = middle, top
     assert (True, [1010] * 3, [1] * 3) == (low.grab(), [each.due for each in meters], [each.grabs for each in meters])
     low.due = middle.due = 1000
@@ -146,13 +145,19 @@ def test_a_meter_takes_from_all_meters_above_or_from_none(kind: type[PureMeter])
     assert (True, [1010, 1010, 1020]) == (low.grab(True), [each.due for each in meters])
     low.due, middle.due, top.due, top.until = 1000, 1000, 1000, 0
     assert (False, [1000] * 3) == (low.grab(), [each.due for each in meters])
-    top.until, middle.numbers, middle.due = FAR, (1, 10, 5, -1), 900  # it lay idle for too long
+    top.until, middle.due, middle.since = FAR, 900, 910  # it lay idle for too long
     assert (False, 1000) == (low.grab(), top.due)
-    middle.since = 903  # and does not count as idle since then
-    assert (True, 910, 1020) == (low.grab(), middle.due, top.due)
-    low.above = None
-    with pytest.raises(TypeError) if kind is not PureMeter else nullcontext():
-        low.above = object()  # type: ignore[assignment]
+    middle.since = 903
+    assert (True, 910, 1015) == (low.grab(), middle.due, top.due)
+
+
+def test_what_is_none_of_its_kind_shuts_a_compiled_meter(compiled: type[PureMeter]) -> None:
+    for name in ("above", "check"):
+        meter = opened(compiled)
+        setattr(meter, name, object())
+        assert not meter.grab()
+        setattr(meter, name, None)
+        assert meter.grab()
 
 
 def test_a_copy_of_a_meter_is_shut(kind: type[PureMeter]) -> None:
@@ -178,38 +183,28 @@ def test_a_pickle_names_no_compiled_module(compiled: type[PureMeter]) -> None:
     assert (PureMeter, 7) == (type(loaded), loaded.due)
 
 
-def test_wrong_arguments_are_errors(kind: type[PureMeter]) -> None:
-    meter = opened(kind)
-    for wrong in [lambda: meter.grab(1, 2), lambda: kind(1, 2, 3)]:  # type: ignore[call-arg, arg-type]
-        with pytest.raises(TypeError):
-            wrong()
-
-
-def test_numbers_other_than_a_tuple_of_four_are_refused(compiled: type[PureMeter]) -> None:
+def test_numbers_other_than_a_tuple_of_three_are_refused(compiled: type[PureMeter]) -> None:
     """Subclasses too: one may say that it is longer or shorter than it is."""
 
     class Tuple(tuple):  # type: ignore[type-arg]
         __slots__ = ()
 
         def __len__(self) -> int:
-            return 4
+            return 3
 
     meter = opened(compiled)
-    for numbers in [(1, 1, ENDLESS), (1, 1, ENDLESS, 0, 0), None, [1, 1, ENDLESS, 0], Tuple(), Tuple((1, 1, ENDLESS, 0))]:
+    for numbers in [(1, 1), (1, 1, ENDLESS, 0), None, [1, 1, ENDLESS], Tuple(), Tuple((1, 1, ENDLESS))]:
         with pytest.raises(TypeError):
             meter.numbers = numbers  # type: ignore[assignment]
-        with pytest.raises(TypeError):
-            compiled(numbers)  # type: ignore[arg-type]
 
-    assert ((1, 10, ENDLESS, 0), True) == (meter.numbers, meter.grab())
+    assert ((1, 10, ENDLESS), True) == (meter.numbers, meter.grab())
 
 
 def test_attributes_of_the_compiled_meter_can_be_deleted(compiled: type[PureMeter]) -> None:
     """Nobody does, and it must not crash the interpreter."""
     meter = opened(compiled)
     del meter.read
-    with pytest.raises(AttributeError):
-        meter.grab()
+    assert not meter.grab()
     del meter.due
     assert meter.due is None
     for name in ("numbers", "until", "grabs", "cut"):
@@ -236,7 +231,7 @@ def test_a_cycle_through_the_clock_is_collected(kind: type[PureMeter]) -> None:
 
 
 def test_many_meters_leave_nothing_behind(compiled: type[PureMeter]) -> None:
-    numbers, due, reading = (1, 10, 10**30, 0), 10**50, 10**15
+    numbers, due, reading = (1, 10, 10**30), 10**50, 10**15
     parts = [numbers, due, reading, compiled]
     references = [sys.getrefcount(part) for part in parts]
     for _ in range(100):
@@ -261,9 +256,10 @@ def eager_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("eager_threads")
+@pytest.mark.skipif(not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="without the GIL, one thread has the meter")
 def test_threads_that_share_a_compiled_meter_lose_no_permit(compiled: type[PureMeter]) -> None:
-    meter = compiled((1, 3, ENDLESS, 0), 0)
-    meter.until = FAR
+    meter = opened(compiled, (1, 3, ENDLESS))
+    meter.read = monotonic_ns
     taken: list[int] = []
     threads = [threading.Thread(target=lambda: taken.append(sum(meter.grab() for _ in range(20_000)))) for _ in range(4)]
     for thread in threads:

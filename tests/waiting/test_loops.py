@@ -1,42 +1,15 @@
-"""Which loop runs here: loops one after the other, loops that are freed, of an unknown kind, or moved to by a fork."""
+"""Which loop runs here: loops one after the other, loops that are freed, or moved to by a fork."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import weakref
-from asyncio import _set_running_loop
-from collections.abc import Iterator
-from typing import Any
 
-import pytest
 from helpers.driving import descriptors, turns
 from helpers.platforms import needs_kernel_timers
 
 import aiorate
-
-
-class Stranger:
-    """A loop of a kind that no row knows."""
-
-
-@pytest.fixture
-def stranger() -> Iterator[Stranger]:
-    """A stranger that says it is the running loop of this thread."""
-    stranger = Stranger()
-    _set_running_loop(stranger)  # type: ignore[arg-type]
-    yield stranger
-    _set_running_loop(None)
-
-
-def test_a_loop_of_an_unknown_kind_is_an_error(stranger: Stranger) -> None:
-    """It is not taken for trio's: the error names its class, and says which loops there are."""
-    scopes: tuple[Any, ...] = ("loop", "process")
-    for scope in scopes:
-        limiter = aiorate.Limiter("1/s", scope=scope)
-
-        with pytest.raises(RuntimeError, match=r"test_loops\.Stranger.*trio"):
-            limiter.acquire().send(None)
 
 
 def test_a_limiter_keeps_no_closed_loop() -> None:

@@ -76,7 +76,7 @@ def test_a_broken_clock_fails_the_waiter_not_the_thread(caplog: pytest.LogCaptur
             return monotonic_ns()
 
     clock = Broken()
-    limiter, other = made("1/h", clock=clock), made("100/s")
+    limiter, other = made("1/2s", clock=clock), made("100/s")
     waiter = in_thread(limiter.acquire_blocking)
     waiting(limiter, 1)
     with caplog.at_level(logging.CRITICAL, "aiorate"):
@@ -100,9 +100,9 @@ def test_where_no_thread_can_start_waiters_fail(monkeypatch: pytest.MonkeyPatch)
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", none)
-        for ask in (limiter.acquire_blocking, limiter.try_acquire, limiter.statistics):
-            with pytest.raises(RuntimeError, match="can't start new thread"):
-                _again_and_again(ask)  # one permit lies ready
+        limiter.statistics()
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            _again_and_again(limiter.acquire_blocking)  # one permit lies ready
 
     limiter.reset()
     limiter.acquire_blocking()

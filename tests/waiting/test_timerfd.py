@@ -16,7 +16,6 @@ from helpers.platforms import needs_kernel_timers
 import aiorate
 from aiorate._loops import kernel_timer
 from aiorate._loops.kernel_timer import KernelTimers
-from aiorate._loops.table import loop_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -27,10 +26,7 @@ def paced(rate: str = "200/s", **options: Any) -> aiorate.Limiter:
 
 
 def timers() -> KernelTimers:
-    """The timers of the running loop."""
-    found: Any = loop_of(asyncio.get_running_loop(), None, precise=True)
-    assert isinstance(found._kernel, KernelTimers)
-    return found._kernel
+    return KernelTimers(asyncio.get_running_loop())
 
 
 STRATEGIES: list[Callable[[], Any]] = [lambda: "7/s", lambda: aiorate.TokenBucket("7/s", burst=2)]
