@@ -258,7 +258,7 @@ class Supply:
         meter.until = 0
         if self.permitted is not self.scheduler and self.held_at is None and self.permitted.left(self.now()) is None:  # type: ignore[attr-defined]
             self.permitted = self.scheduler  # what servers said is over
-        if loop is None or not self.tree.steady or self.closed or self.permitted is not self.scheduler:
+        if loop is None or not tree.steady or self.closed or self.permitted is not self.scheduler:
             return
         if self.held_at is not None or self.line.is_waited_in or (self.above is not None and meter.above is None):
             return
