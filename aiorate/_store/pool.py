@@ -282,9 +282,10 @@ class Pool(Scheduler):
 
     def set_rate(self, rate: Rate, now: int) -> None:
         """Change the rate by which this process books. Raises RuntimeError if there are several."""
-        if len(self.parts) > 1:
+        first, *others = self.parts
+        if others:
             raise RuntimeError("set_rate(): cannot change one of several rates. Create a new limiter of the same name with other rates.")
-        part = copy(self.parts[0])  # slots on their way are those of the rate asked for
+        part = copy(first)  # slots on their way are those of the rate asked for
         if part.calendar is not None:
             part.calendar.set_rate(rate, now)
             rate = part.calendar.rate

@@ -50,10 +50,10 @@ class Limit(Node):
         """
         try:
             found = self.decide(permits, most_ns, since)
-            tree, loop = self.tree, self.tree.loop
             if not isinstance(found, tuple):
                 return found
-            if loop is None or (tree.read is loop.read and tree.read() < loop.check.until) or not tree.starved():
+            tree, loop, now = self.tree, self.tree.loop, found[1][0][2]
+            if loop is None or (tree.read is loop.read and now + self.offset + tree.shift < loop.check.until) or not tree.starved():
                 return found
             ticket = self.ticket_for(permits, since)
             self._resuming(found[1], 1)

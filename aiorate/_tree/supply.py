@@ -185,7 +185,8 @@ class Supply:
         now, tree = self.now(), self.tree
         loop = tree.loop
         check = loop.check if loop is not None and loop.monotonic and tree.read is loop.read else None
-        if (check is None or (not tree.threads and (tree.read() >= check.until or check.thread != get_ident()))) and not seen:
+        known = check is not None and (tree.threads or (now + self.offset + tree.shift < check.until and check.thread == get_ident()))
+        if not known and not seen:
             loop = tree.here()
             now = self.now()
             if loop is not None and tree.steady and not tree.threads:

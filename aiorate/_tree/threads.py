@@ -136,7 +136,7 @@ class _Threads(Loop):
         # Several threads call, so a grab must be one step.
         self.steady = COMPILED and getattr(sys, "_is_gil_enabled", lambda: True)()
 
-    post = staticmethod(decisions.post)
+    post = staticmethod(decisions.post)  # pyright: ignore[reportAssignmentType]
 
     def call_after(self, ns: int, callback: Callable[[], object], precise: bool) -> Handle:
         return decisions.call_at(monotonic_ns() + ns, callback)
@@ -163,8 +163,8 @@ class ThreadTree(Tree):
     def run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         return decisions.run(call, *args, **options)
 
-    post = staticmethod(decisions.post)
-    after = staticmethod(decisions.after.append)
+    post = staticmethod(decisions.post)  # pyright: ignore[reportAssignmentType]
+    after = staticmethod(decisions.after.append)  # pyright: ignore[reportAssignmentType]
 
     @property
     def deciding(self) -> bool:
