@@ -305,6 +305,9 @@ class Pool(Scheduler):
 
     # Looking.
 
+    def available(self, now: int) -> int:
+        return min([left for _, _, left, _ in self._standings(now)])
+
     def _standings(self, now: int) -> list[Standing]:
         """What is left: the slots in hand that are due, and those that the store had free when it answered last."""
         due = max(sum([run.by(now) for run in self.runs]) - self._lapsed(self.need(1), now), 0) if self.unit else 0
