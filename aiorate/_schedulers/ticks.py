@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _ONE = 1
+_MOST_COUNTED = 256
 
 
 class Pacing(Scheduler):
@@ -245,9 +246,13 @@ class BurstCompensation(TicksAccumulator):
         return as_float(*self._strictness)
 
     def available(self, now: int) -> int:
-        """The slots that are due by now; with a strictness above 0 at most 1, because each grant gives up a part of the others."""
-        due = super().available(now)
-        return min(due, 1) if self._strictness[0] else due
+        """The permits that can go at once, one by one: each of them gives up its fraction of what is left. Counted up to 256."""
+        if not self._strictness[0]:
+            return super().available(now)
+        due, count = self._due(now), 0
+        while due <= now * self._unit and count < _MOST_COUNTED:
+            due, count = self._after(1, due, 0, 0, now + 1)[0], count + 1  # the next may come later
+        return count
 
 
 class BurstRatio(TicksAccumulator):

@@ -193,8 +193,7 @@ class Limit(Node):
         now = self.now()  # which ends a pause that is over
         if self.is_held:
             return 0
-        permitted = self.permitted
-        own = permitted.available(now)
+        own = self.permitted.available(now)
         return own if self.above is None else min(own, self.above.available())
 
     def is_rested(self) -> bool:
@@ -313,7 +312,6 @@ class Limit(Node):
             limit = limit_of(feedback, quota) if limit_of is not None else (self, None) if quota.unit == "requests" else None
             if limit is not None:
                 node, dimension = limit
-                self.look_now()
                 now, in_flight = node.look_now(), 0
                 if feedback.in_flight is not None:  # so are requests that have not run yet, and what is granted by now
                     in_flight = feedback.in_flight + resuming + count_of(self.granted - before)
