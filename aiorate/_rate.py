@@ -126,9 +126,6 @@ class Rate:
         _set(self, "_is_whole", is_whole and scale == 1)
         _set(self, "_months", months)
 
-    def _with_permits(self, permits: int) -> Rate:
-        return Rate._exactly(permits, self.period_ns, months=self._months)
-
     @property
     def per_second(self) -> float:
         """Permits per second, for display. The two integers are the exact rate."""

@@ -52,7 +52,7 @@ class CalendarWindow(Window):
 
             origin = time.time_ns() - time.monotonic_ns()
         check_ns("CalendarWindow(origin)", origin)
-        self.rate = _checked(Rate._of(rate))
+        self.rate: Rate = _checked(Rate._of(rate))
         self._tz = tz
         self._origin: int = origin  # the Unix time, in ns, of the instant 0
         self.reset(LONG_AGO if start is None else start)
@@ -92,7 +92,8 @@ class CalendarWindow(Window):
         if not rate._months:
             rate = in_period(rate, self.rate, "CalendarWindow")
         elif not rate.permits * self.rate._months % rate._months and self.rate._months:
-            rate = self.rate._with_permits(rate.permits * self.rate._months // rate._months)
+            months = self.rate._months
+            rate = Rate._exactly(rate.permits * months // rate._months, self.rate.period_ns, months=months)
         _checked(rate)
         ends = self._edge_after(max(now, self._last), rate)
         if now < self._ends:

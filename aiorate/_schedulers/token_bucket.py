@@ -48,6 +48,7 @@ class Stored(Scheduler):
     found more than every later take."""
 
     __slots__ = ("_at_first", "_initial", "_last", "_latest", "_line", "_over", "_peaks", "_plan", "rate")
+    rate: Rate
     _plan: tuple[int, int, int, int, int, int]
     _at_first: int  # the level before the schedule begins
     _last: Any  # the instant up to which it is filled; None: the schedule has not begun

@@ -75,7 +75,7 @@ class SlidingWindow(Window):
 
     def __init__(self, rate: Rate | str | Number, *, start: int | None = None) -> None:
         check_ns("start", 0 if start is None else start)
-        self.rate = whole_rate(Rate.of(rate), "SlidingWindow")
+        self.rate: Rate = whole_rate(Rate.of(rate), "SlidingWindow")
         self.reset(LONG_AGO if start is None else start)
 
     def _enter(self, permits: int, now: int) -> None:
@@ -175,7 +175,7 @@ def in_period(rate: Rate, before: Rate, what: str) -> Rate:
     off = abs(num - permits * den)
     # A float may miss a whole number by its own error, and a product of floats is exact to one part in 10**14.
     if not off or (off * 10**14 <= num and not rate._is_whole):
-        return before._with_permits(permits)
+        return Rate._exactly(permits, before.period_ns, months=before._months)
     if rate._is_whole:
         return rate
     raise ValueError(
