@@ -67,9 +67,13 @@ def called(what: str, value: object) -> str:
     return f"{what[:-1]}{'' if what.endswith('()') else '='}{shown(value)})"
 
 
-def no_copy(self: object) -> NoReturn:
-    """Refuse a copy of what can only be shared."""
-    raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: the copy would grant the same permits again. Share it.")
+class Shared:
+    """What can only be shared, and refuses to be copied."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: the copy would grant the same permits again. Share it.")
 
 
 def check_count(what: str, count: object, also: str = "", *, least: int = 0) -> None:

@@ -46,7 +46,7 @@ _UNITS = {
 }
 
 _MONTHS = {"month": 1, "mo": 1, "year": 12, "yr": 12, "y": 12}  # of the units that have no fixed length
-_DAYS = {1: (28, 31), 2: (59, 62), 3: (90, 92), 4: (120, 123), 6: (181, 184), 12: (365, 366)}  # months: the fewest days, and the most
+DAYS = {1: (28, 31), 2: (59, 62), 3: (90, 92), 4: (120, 123), 6: (181, 184), 12: (365, 366)}  # months: the fewest days, and the most
 _NUMBER = r"\d+(?:_\d+)*(?:\.\d+)?(?:[eE][+-]?\d{1,4})?"
 _TEXT = rf"({_NUMBER})(?:\s*(?:/|per\b)\s*({_NUMBER})?\s*([a-zµ]+))?"
 
@@ -130,10 +130,6 @@ class Rate:
         return Rate._exactly(permits, self.period_ns, months=self._months)
 
     @property
-    def _shortest_ns(self) -> int:
-        return _DAYS[self._months][0] * _DAY_NS if self._months else self.period_ns
-
-    @property
     def per_second(self) -> float:
         """Permits per second, for display. The two integers are the exact rate."""
         return as_float(self.permits * NS_PER_SECOND, self.period_ns)
@@ -196,12 +192,12 @@ def read_rate(text: str, calendar: bool = False) -> Rate:
     count, count_den = written(match[2] or "1", "Rate.parse()")
     if months:
         months, rest = divmod(count * months, count_den)
-        if rest or n < 1 or n % n_den or months not in _DAYS:
+        if rest or n < 1 or n % n_den or months not in DAYS:
             raise ValueError(
                 f"CalendarWindow({text[:80]!r}): a window is 1, 2, 3, 4, 6 or 12 months, and has a whole number of permits, 1 or more."
                 " Write '10/month', '10/3months' or '10/year'."
             )
-        return Rate._exactly(n // n_den, _DAYS[months][1] * _DAY_NS, months=months)
+        return Rate._exactly(n // n_den, DAYS[months][1] * _DAY_NS, months=months)
     if not (n and count):
         raise ValueError(f"Rate.parse({text[:80]!r}): a rate must be greater than 0.")
     return Rate._exactly(n, count * _UNITS[unit], n_den, count_den)

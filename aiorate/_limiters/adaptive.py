@@ -127,7 +127,7 @@ class _Search:
         self.node, self.lowest, self.highest, self._period, self._told = node, lowest, highest, period, rate.per_second
         self._finder = Finder(rate.per_second, lowest.per_second, highest.per_second, refused)
         self._begun = node.tree.run(node.look_now)
-        node.tree.change(node.move_rate, rate)
+        node.tree.change(node.set_rate, rate, found=True)
 
     def hear(self, took: int, pause: int | None, feedback: Feedback | None = None) -> None:
         """A request granted ``took`` ns ago was answered. ``pause``: for how many ns to stay away; None: the server served it."""
@@ -146,7 +146,7 @@ class _Search:
             node.observe(feedback, 0)
         rate = self._rounded(finder.rate)
         if rate != node.scheduler.rate:
-            node.move_rate(rate)
+            node.set_rate(rate, found=True)
         if finder.settled and abs(finder.rate - self._told) > _WORTH_AN_EVENT * self._told:
             self._told = finder.rate
             node.tell(Event("rate", node.name, rate=rate))

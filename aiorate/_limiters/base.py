@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from aiorate._errors import LimiterClosed, called, check_count, kind_of, no_copy
+from aiorate._errors import LimiterClosed, Shared, called, check_count, kind_of
 from aiorate._loops.loop import Clock
 from aiorate._rate import duration_to_ns, ns_to_seconds
 from aiorate._schedulers.amounts import count_of
@@ -17,7 +17,7 @@ from aiorate._tree.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
-    from typing import Literal, NoReturn
+    from typing import Literal
 
     from aiorate._events import Event, Waited
     from aiorate._feedback import Feedback
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Base:
+class Base(Shared):
     """One node of a tree, and the places below it if there is a ``max_concurrency``."""
 
     __slots__ = ("__weakref__", "_lowest", "_meter", "_node", "_places")
@@ -201,9 +201,6 @@ class Base:
 
     def _shown(self) -> str:
         return ", ".join([repr(each.scheduler) for each in self._lines])
-
-    def __reduce__(self) -> NoReturn:
-        no_copy(self)
 
     # Sharing.
 

@@ -11,7 +11,7 @@ from logging import getLogger
 from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, TypeVar
 
-from aiorate._errors import called, check_count, kind_of, no_copy
+from aiorate._errors import Shared, called, check_count, kind_of
 from aiorate._events import Event
 from aiorate._limiters.base import Base, finish, strategy_of
 from aiorate._limiters.keyed import Keyed
@@ -24,7 +24,7 @@ from aiorate._tree.node import undo
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Mapping
     from types import TracebackType
-    from typing import Any, Literal, NoReturn
+    from typing import Any, Literal
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback, Quota
@@ -229,7 +229,7 @@ class Budget(Base):
         return ", ".join([f"{place}={limit!r}" for place, limit in limits.items()])
 
 
-class Lease:
+class Lease(Shared):
     """What a call has reserved of a budget.
 
     ::
@@ -329,9 +329,6 @@ class Lease:
 
     def __repr__(self) -> str:
         return f"<Lease {self._amounts!r}, {self._state}>"
-
-    def __reduce__(self) -> NoReturn:
-        no_copy(self)
 
 
 class KeyedBudget(Keyed[K, Budget]):

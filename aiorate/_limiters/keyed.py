@@ -14,7 +14,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from weakref import ref
 
-from aiorate._errors import check_count, kind_of, no_copy, shown
+from aiorate._errors import Shared, check_count, kind_of, shown
 from aiorate._events import Event, emit
 from aiorate._feedback import check_feedback
 from aiorate._limiters.base import Base, check_callback, check_options, kinds_of, strategy_of
@@ -25,7 +25,7 @@ from aiorate._tree.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
-    from typing import ClassVar, Literal, NoReturn
+    from typing import ClassVar, Literal
 
     from aiorate._events import Waited
     from aiorate._feedback import Feedback
@@ -47,7 +47,7 @@ _APART = 1024  # uses from one look at the oldest keys to the next: in the main 
 _MORE = 2  # keys that may go for each use, so that they go faster than they come
 
 
-class Keyed(Generic[K, V]):
+class Keyed(Shared, Generic[K, V]):
     """Makes, keeps and evicts the members. A subclass says what a member is."""
 
     name: str | None
@@ -149,9 +149,6 @@ class Keyed(Generic[K, V]):
         shared = ", shared by key" if self._shared_of is not None else "" if self.shared is None else f", shared={self.shared!r}"
         name = "" if self.name is None else f" {self.name!r}"
         return f"<{type(self).__name__}{name} of {len(self._kept)} keys{shared}>"
-
-    def __reduce__(self) -> NoReturn:
-        no_copy(self)
 
     # Watching.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
-from aiorate._rate import NS_PER_SECOND, Rate
+from aiorate._rate import DAYS, NS_PER_SECOND, Rate
 from aiorate._schedulers.interface import check_ask, check_ns, check_permits, check_window
 from aiorate._schedulers.window import LONG_AGO, Window, in_period, whole_rate
 
@@ -114,11 +114,12 @@ class CalendarWindow(Window):
     def bound(self, window: int, largest: int = 1) -> int:
         """n for each window of the calendar that a window of this length may touch: 2 n over an edge."""
         check_window(window, largest)
-        hour, shortest = _HOUR * NS_PER_SECOND, self.rate._shortest_ns
+        hour, day, rate = _HOUR * NS_PER_SECOND, _DAY * NS_PER_SECOND, self.rate
+        shortest = DAYS[rate._months][0] * day if rate._months else rate.period_ns
         if shortest > hour and self._tz.utcoffset(None) is None:
-            change = 2 * hour if shortest <= 24 * hour else 26 * hour  # an island that crosses the date line leaves out a day
+            change = 2 * hour if shortest <= day else 26 * hour  # an island that crosses the date line leaves out a day
             shortest = max(shortest - change, hour)  # the least that a change of the clocks leaves
-        return self.rate.permits * (1 + -(-window // shortest))
+        return rate.permits * (1 + -(-window // shortest))
 
     def _earliest(self, permits: int, now: int, ahead: int = 0) -> int:
         at = max(self._last, now)

@@ -24,6 +24,7 @@ The laws, which `aiorate.testing.check_scheduler` tries on any scheduler:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 from aiorate._errors import called, check_count
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     Standing = tuple[int, Rate, int, int]
 
 
+_MOST_AVAILABLE = 1 << 62  # as long as a range can be
 NOBODY_KNOWS = 1 << 198
 """Returned by `Scheduler.take` instead of an instant. The limiter sets no timer, and is told when the answer changes."""
 
@@ -151,13 +153,8 @@ class Scheduler(ABC):
 
     def available(self, now: int) -> int:
         """The number of permits that one request would be granted at ``now`` without a debt."""
-        if self.max_permits is None:
-            return int(self.peek(1, now) <= now)
-        least, most = 0, self.max_permits
-        while least < most:
-            middle = (least + most + 1) // 2
-            least, most = (middle, most) if self.peek(middle, now) <= now else (least, middle - 1)
-        return least
+        most = 1 if self.max_permits is None else min(self.max_permits, _MOST_AVAILABLE)
+        return bisect_right(range(1, most + 1), now, key=lambda permits: self.peek(permits, now))
 
     def _standings(self, now: int) -> list[Standing]:
         """Each limit as a server tells it: the most permits at once, and the rate at which they come back; the permits available at

@@ -195,8 +195,11 @@ class Pool(Scheduler):
 
     def find(self, need: tuple[int, ...], skip: int = 0) -> Found:
         """The next slots, after ``skip`` others, that have these amounts."""
+        runs = self.runs
+        if not skip and runs and runs[0].amounts == need:  # as most are
+            return runs[0].due, runs[0], 1, ()
         at, count, lacks = 0, 0, need
-        for run in self.runs:
+        for run in runs:
             if skip >= run.n:
                 skip -= run.n
                 continue
@@ -301,6 +304,9 @@ class Pool(Scheduler):
         self.look_at = None if self.look_at is None else self.look_at - ns
 
     # Looking.
+
+    def available(self, now: int) -> int:
+        return min([left for _, _, left, _ in self._standings(now)])
 
     def _standings(self, now: int) -> list[Standing]:
         """What is left: the slots in hand that are due, and those that the store had free when it answered last."""

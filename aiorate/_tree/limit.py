@@ -193,11 +193,7 @@ class Limit(Node):
         now = self.now()  # which ends a pause that is over
         if self.is_held:
             return 0
-        permitted = self.permitted
-        if self.provider.state == "local":
-            own = permitted.available(now)
-        else:  # a store that processes share has more than is in hand here
-            own = min(left for _, _, left, _ in permitted._standings(now))
+        own = self.permitted.available(now)
         return own if self.above is None else min(own, self.above.available())
 
     def is_rested(self) -> bool:
@@ -242,13 +238,10 @@ class Limit(Node):
 
     def pause_with_store(self, ns: int, before: bool) -> bool:
         """Follow a store that pauses all its processes for ``ns``, or did ``before`` and no longer does. Returns whether it does."""
-        if ns:
-            until = self.paused_until
-            if until is not None and until > self.tree.now() + ns:
-                super().resume()  # a longer one, which another process has ended
-            super().pause(ns)
-        elif before:
+        if ns or before:  # a longer one, which another process has ended, ends here too
             super().resume()
+        if ns:
+            super().pause(ns)
         return ns > 0
 
     def refund(self, permits: int) -> None:
@@ -269,8 +262,8 @@ class Limit(Node):
             self.above.charge(count_of(up))
         self.changed()
 
-    def set_rate(self, rate: Rate | str | Number, member: int | None) -> None:
-        """Change the rate, or that of the member with that index."""
+    def set_rate(self, rate: Rate | str | Number, member: int | None = None, found: bool = False) -> None:
+        """Change the rate, or that of the member with that index. ``found``: to one that a server allows, and the key may be evicted."""
         scheduler: Scheduler = self.scheduler
         if member is not None:
             check_count("set_rate(member)", member)
@@ -278,12 +271,7 @@ class Limit(Node):
                 raise ValueError(f"set_rate(member={member}): the strategy has {len(scheduler.members)} members, counted from 0.")
             scheduler = scheduler.members[member]
         scheduler.set_rate(Rate._of(rate), self.look_now())
-        self.altered = True
-        self._rate_changed()
-
-    def move_rate(self, rate: Rate) -> None:
-        """Change the rate to one that was found by watching a server. A key may be evicted all the same."""
-        self.scheduler.set_rate(rate, self.look_now())
+        self.altered = self.altered or not found
         self._rate_changed()
 
     def apply(self, spec: RateSpec) -> None:
@@ -324,7 +312,6 @@ class Limit(Node):
             limit = limit_of(feedback, quota) if limit_of is not None else (self, None) if quota.unit == "requests" else None
             if limit is not None:
                 node, dimension = limit
-                self.look_now()
                 now, in_flight = node.look_now(), 0
                 if feedback.in_flight is not None:  # so are requests that have not run yet, and what is granted by now
                     in_flight = feedback.in_flight + resuming + count_of(self.granted - before)

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from aiorate._tree.tree import Tree
 
 
-_ESTIMATED = 32  # requests that time out in one wake-up, whose errors estimate the whole wait
-
 # What a request took: of each limit from its own up, the permits, and the instant at which it took them.
 Taken = tuple[tuple["Node", "Permits", int], ...]
 # For when the request was scheduled, what it took, the clock's reading then, and what it waited for last; see `Waited.limited_by`.
@@ -375,13 +373,10 @@ class Node(Supply):
         for ticket in late:
             self.wait_counters.refused += 1
             self.line.leave(ticket)
-        more: int | None = 0
-        for place, ticket in enumerate(late):
-            if place < _ESTIMATED:
-                try:
-                    more = self.wait_for(ticket.wanted, self.now())
-                except Exception:  # of a strategy, clock or store: those that left the line must be told
-                    more = None
+        more: int | None = None  # how long the first would wait on top
+        with suppress(Exception):  # of a strategy, clock or store: those that left the line must be told
+            more = self.wait_for(late[0].wanted, self.now())
+        for ticket in late:
             ticket.set_result(overdue(ticket.wanted, ticket.most_ns or 0, more))
         self.look()
 

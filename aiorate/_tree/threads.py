@@ -103,12 +103,10 @@ class ThreadTicket(OutcomeTicket):
 def _remove(ticket: ThreadTicket) -> bool:
     """Its owner no longer waits. False if it was removed before."""
     tickets = decisions.waiting.get(ticket.loop, {})
-    if ticket not in tickets:
-        return False
-    del tickets[ticket]
-    if not tickets:
+    found = tickets.pop(ticket, False) is None
+    if found and not tickets:
         del decisions.waiting[ticket.loop]
-    return True
+    return found
 
 
 def clear_closed() -> None:

@@ -39,11 +39,8 @@ class Watch:
     def tell(self, name: str | None, waited: int, permits: Permits, limited_by: str | None) -> None:
         """Call the callbacks, unless the request waited for 0 ns."""
         if waited and self.callbacks:
-            if isinstance(permits, int):
-                told = Waited(ns_to_seconds(waited), permits, name, None, limited_by)
-            else:
-                told = Waited(ns_to_seconds(waited), permits.by_name(), name, None, permits.waited_for or limited_by)
-            self._call(told)
+            amounts, place = (permits, None) if isinstance(permits, int) else (permits.by_name(), permits.waited_for)
+            self._call(Waited(ns_to_seconds(waited), amounts, name, None, place or limited_by))
 
     def tell_of(self, key: object, name: str | None, told: Waited) -> None:
         """A request for that key of a KeyedLimiter of that name waited."""
