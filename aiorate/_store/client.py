@@ -12,7 +12,6 @@ import re
 import threading
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from operator import call
 from random import uniform
 from typing import TYPE_CHECKING, Any
@@ -131,7 +130,7 @@ class StoreClient:
 
     def _questions(self) -> list[Asked]:
         questions: list[Asked] = []
-        for session in islice([*self._wanting], _MOST):
+        for session in [*self._wanting][:_MOST]:
             del self._wanting[session]
             question = session.question() if session.client is self else None  # else it asks in another event loop by now
             if question is not None:

@@ -77,7 +77,10 @@ class Local:
     __slots__ = ("_value", "parts", "spent")
 
     def __init__(self, parts: Sequence[Part], share: Fraction) -> None:
-        self.parts: tuple[Part, ...] = tuple([_part(part, *share.as_integer_ratio()) for part in parts])
+        own, of = share.as_integer_ratio()
+        rates = [Rate._exactly(part.rate.permits * own, part.rate.period_ns * of) for part in parts]
+        bursts = [part.burst * own // of if part.calendar is None else 1 for part in parts]  # windows are paced, too
+        self.parts: tuple[Part, ...] = tuple(map(Part, rates, bursts))
         self._value: list[float] | None = None
         self.spent: list[int] = [0] * len(parts)  # of each dimension
 
@@ -88,8 +91,3 @@ class Local:
         for (n, _, _), (_, need) in zip(answer.runs, question.runs, strict=False):
             self.spent = [own + int(n * of) for own, of in zip(self.spent, need, strict=True)]
         return answer
-
-
-def _part(part: Part, own: int, of: int) -> Part:
-    """Windows are paced, too."""
-    return Part(Rate._exactly(part.rate.permits * own, part.rate.period_ns * of), part.burst * own // of if part.calendar is None else 1)
