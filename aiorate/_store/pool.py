@@ -328,7 +328,7 @@ class Pool(Scheduler):
         return most + (largest if largest > 1 else 0)
 
     def _rested(self, now: int) -> bool:
-        return not self.asked and not self.usable(1, now)
+        return not self.asked and not self.outage and not self.usable(1, now)
 
     def __repr__(self) -> str:
         return f"Pool({', '.join(map(repr, self.parts))}, in_hand={self.count})"
