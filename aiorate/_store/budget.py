@@ -55,6 +55,12 @@ class _Booked(Dimensions):
         super()._shift(ns)
         self.pool._shift(ns)
 
+    def available(self, now: int) -> int:
+        return min([self.available_of(name, now) for name in self.names])
+
+    def available_of(self, name: str, now: int) -> int:
+        return 0 if self.pool.outage in ("raise", "wait") else super().available_of(name, now)
+
     def _rested(self, now: int) -> bool:
         return super()._rested(now) and self.pool._rested(now)
 

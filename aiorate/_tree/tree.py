@@ -205,8 +205,8 @@ class Tree:
         self._early = self._early + 1 if reading == self._set_for else 0
         self._set_for = reading
         if reading is not None:
-            if self._fired_at is not None:  # a precise timer may follow at once, unless it was early
-                reading = max(reading, self._fired_at + max(self._early, not self.precise) * _GRAIN_NS)
+            if self._fired_at is not None:  # a timer of the kernel may follow at once, unless it was early
+                reading = max(reading, self._fired_at + max(self._early, not self.precise or self.read is not monotonic_ns) * _GRAIN_NS)
             self._handle = self.call_at(reading, self._ring)
 
     def _ring(self) -> None:
