@@ -246,8 +246,7 @@ class Keyed(Shared, Generic[K, V]):
         self._join_watch(key, made)
         if not self._closed:
             self._kept[key] = made
-        if self._idle is not None or len(self._kept) > self._max_keys:  # uses may be rare
-            self._drop_unused(_MORE)
+        self._drop_unused(_MORE)
         return made
 
     # Evicting.
@@ -255,9 +254,8 @@ class Keyed(Shared, Generic[K, V]):
     def _drop_unused(self, most: int) -> None:
         """Drop the keys that were unused for longest: look at so many at most, and up to the first that stays. In a decision."""
         kept, counted, age = self._kept, self._idle is None, self._idle or _UNUSED
-        for _ in range(most):
-            if not kept:  # or on_event has evicted them
-                return
+        while kept and most > 0:
+            most -= 1
             key = next(iter(kept))
             node = kept[key]._node
             now, used = self._uses if counted else self._now(node), node.used
@@ -269,6 +267,7 @@ class Keyed(Shared, Generic[K, V]):
                 return
             node.used = -used
             kept.move_to_end(key)
+            most -= 16  # or a look at keys in use would be two fifths of each use
 
     def _evict(self, key: K) -> bool:
         """Drop the key if it owes nothing and nobody holds what is kept for it. In a decision."""
